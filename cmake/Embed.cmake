@@ -1,5 +1,5 @@
 # Files embedded in the command: `report_assets` is a generated source that defines, for each of
-# them, the function that src/report/report_assets.h declares.
+# them, the function that src/report/report.h declares.
 
 find_file(SATURATE_CHART_JS chart.min.js PATHS /usr/share/javascript/chart.js
           DOC "Chart.js 3, as one minified file (Debian: libjs-chart.js)" NO_DEFAULT_PATH)

@@ -10,7 +10,7 @@ foreach(entry IN LISTS FILES)
   list(APPEND names ${name})
 endforeach()
 list(REMOVE_DUPLICATES names)
-set(text "#include \"report/report_assets.h\"\n\nnamespace saturate {\n")
+set(text "#include \"report/report.h\"\n\nnamespace saturate {\n")
 foreach(name IN LISTS names)
   string(APPEND text "\nstatic const unsigned char ${name}_bytes[] = {\n${${name}_bytes}};\n"
          "std::string_view ${name}() {\n"

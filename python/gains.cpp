@@ -18,12 +18,13 @@ GainTuple measured(const std::vector<double>& before, const std::vector<double>&
   return {gain.ratio, gain.low, gain.high};
 }
 
-Gain from_tuple(const GainTuple& gain) {
-  return {std::get<0>(gain), std::get<1>(gain), std::get<2>(gain)};
-}
-
-double least_gain(bool alters_training) {
-  return alters_training ? kWorthGainTraining : kWorthGain;
+// Whether a gain reaches the least one that counts.
+template <class Test>
+auto tested(Test test) {
+  return [test](const GainTuple& gain, bool alters_training) {
+    const auto& [ratio, low, high] = gain;
+    return test({ratio, low, high}, alters_training ? kWorthGainTraining : kWorthGain);
+  };
 }
 
 }  // namespace
@@ -31,18 +32,8 @@ double least_gain(bool alters_training) {
 void register_gains(nanobind::module_& module) {
   namespace nb = nanobind;
   module.def("paired_gain", &measured, nb::arg("before"), nb::arg("after"));
-  module.def(
-      "is_worth",
-      [](const GainTuple& gain, bool alters_training) {
-        return is_worth(from_tuple(gain), least_gain(alters_training));
-      },
-      nb::arg("gain"), nb::arg("alters_training"));
-  module.def(
-      "may_be_worth",
-      [](const GainTuple& gain, bool alters_training) {
-        return may_be_worth(from_tuple(gain), least_gain(alters_training));
-      },
-      nb::arg("gain"), nb::arg("alters_training"));
+  module.def("is_worth", tested(&is_worth), nb::arg("gain"), nb::arg("alters_training"));
+  module.def("may_be_worth", tested(&may_be_worth), nb::arg("gain"), nb::arg("alters_training"));
 }
 
 }  // namespace saturate

@@ -9,8 +9,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <iterator>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -216,55 +218,55 @@ class PyLoader {
                     nb::rv_policy::reference);
   }
 
-  // The heavier labels come first, as in DeviceBatch.
   nb::object target(const Batch& batch) const {
     if (data_->has_masks()) return masks(batch);
-    if (vectors_) return vectors_->is_float() ? several<float>(batch) : several<int64_t>(batch);
-    const size_t count = batch.count();
-    std::vector<int64_t> own(count), other(count);
-    for (size_t i = 0; i < count; ++i) {
-      own[i] = batch.samples[i].label;
-      other[(i + batch.mix.offset) % count] = own[i];
-    }
-    double lambda = batch.mix.lambda;
-    if (lambda < 0.5) {
-      own.swap(other);
-      lambda = 1 - lambda;
-    }
-    if (soft_) return soft(own, other, lambda);
-    if (!mixable_) return array_of(std::move(own), {count});
-    return nb::make_tuple(array_of(std::move(own), {count}), array_of(std::move(other), {count}),
-                          lambda);
+    if (!vectors_)
+      return labels<int64_t>(batch, {batch.count()},
+                             [](const BatchSample& sample) { return std::span(&sample.label, 1); });
+    return vectors_->is_float() ? several<float>(batch) : several<int64_t>(batch);
   }
 
   // target() of samples with several labels each.
   template <class Value>
   nb::object several(const Batch& batch) const {
-    const size_t count = batch.count(), width = vectors_->width();
-    std::vector<Value> own(count * width), other(own.size());
+    return labels<Value>(batch, {batch.count(), vectors_->width()}, [&](const BatchSample& sample) {
+      return vectors_->at<Value>(sample.index);
+    });
+  }
+
+  // The labels of samples and of those they are mixed with, of `shape` each, as target() returns
+  // them; `labels_of` returns a sample's. The heavier come first, as in DeviceBatch.
+  template <class Value, class LabelsOf>
+  nb::object labels(const Batch& batch, const std::vector<size_t>& shape,
+                    const LabelsOf& labels_of) const {
+    const size_t count = batch.count();
+    std::vector<Value> own, other;
     for (size_t i = 0; i < count; ++i) {
-      const auto values = vectors_->at<Value>(batch.samples[i].index);
-      std::ranges::copy(values, own.begin() + std::ptrdiff_t(i * width));
-      std::ranges::copy(values,
-                        other.begin() + std::ptrdiff_t((i + batch.mix.offset) % count * width));
+      const auto values = labels_of(batch.samples[i]);
+      own.insert(own.end(), values.begin(), values.end());
     }
+    const size_t moved = count == 0 ? 0 : own.size() / count * (batch.mix.offset % count);
+    std::ranges::rotate_copy(own, own.end() - std::ptrdiff_t(moved), std::back_inserter(other));
     double lambda = batch.mix.lambda;
     if (lambda < 0.5) {
       own.swap(other);
       lambda = 1 - lambda;
     }
-    if (soft_) {
+    if (soft_ && vectors_) {
       std::vector<float> weighted(own.size());
       for (size_t i = 0; i < own.size(); ++i)
         weighted[i] = float(lambda * double(own[i]) + (1 - lambda) * double(other[i]));
-      return array_of(std::move(weighted), {count, width});
+      return array_of(std::move(weighted), shape);
     }
-    if (!mixable_) return array_of(std::move(own), {count, width});
-    return nb::make_tuple(array_of(std::move(own), {count, width}),
-                          array_of(std::move(other), {count, width}), lambda);
+    if (soft_) return soft(own, other, lambda);
+    if (!mixable_) return array_of(std::move(own), shape);
+    return nb::make_tuple(array_of(std::move(own), shape), array_of(std::move(other), shape),
+                          lambda);
   }
 
-  nb::object soft(const std::vector<int64_t>& own, const std::vector<int64_t>& other,
+  // One weight for each class, of samples with one label each.
+  template <class Value>
+  nb::object soft(const std::vector<Value>& own, const std::vector<Value>& other,
                   double lambda) const {
     const size_t count = own.size(), classes = data_->classes().size();
     std::vector<float> weights(count * classes);

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "advise/measured_trainer.h"
-#include "advise/trial.h"
 #include "tests/diagnosing.h"
 #include "tests/reduce_testing.h"
 
@@ -221,11 +220,9 @@ TEST_F(Diagnosing, APausedRunUsesNoTime) {
   const Recipe recipe =
       measured_recipe(recipe_with({"data.source=synth:size=64,count=20000", "data.prefetch=1024"}));
   std::atomic<uint64_t> reads = 0;
-  Trial::Setup setup;
-  setup.folder = dir / "a";
-  setup.data = std::make_shared<CountedDataset>(open_dataset(env, recipe.data.source), reads);
-  setup.should_stop = [] { return false; };
-  Trial trial(env, recipe, setup);
+  TrainerOptions options = measured_options(dir / "a", [] { return false; });
+  options.dataset = std::make_shared<CountedDataset>(open_dataset(env, recipe.data.source), reads);
+  Trial trial(env, recipe, options);
   EXPECT_EQ(trial.recipe().model.classes, 10);
   for (const Turn turn : {Turn::kWhole, Turn::kHeld, Turn::kInput, Turn::kWhole}) {
     const auto timing = trial.measure(turn, 0.05);
@@ -249,10 +246,7 @@ TEST_F(Diagnosing, AnEvaluationCutShortIsExtrapolated) {
       measured_recipe(recipe_with({"data.source=synth:size=16,count=100", "train.eval_batch=10"}));
   recipe.data.eval_source = "synth:size=16,count=20000,split=test";
   recipe.train.eval_every = 0;
-  Trial::Setup setup;
-  setup.folder = dir / "a";
-  setup.should_stop = [] { return false; };
-  Trial trial(env, recipe, setup);
+  Trial trial(env, recipe, measured_options(dir / "a", [] { return false; }));
   const auto part = trial.measure(Turn::kEvaluate, 1e-9),
              whole = trial.measure(Turn::kEvaluate, 1e9);
   ASSERT_TRUE(part && whole);
@@ -264,10 +258,7 @@ TEST_F(Diagnosing, AnEvaluationCutShortIsExtrapolated) {
 TEST_F(Diagnosing, TwoRunsAlternateAndEachContinues) {
   const Recipe recipe = measured_recipe(recipe_with({"data.source=synth:size=16,count=100"}));
   const auto make = [&](const std::string& name) {
-    Trial::Setup setup;
-    setup.folder = dir / name;
-    setup.should_stop = [] { return false; };
-    return std::make_unique<Trial>(env, recipe, setup);
+    return std::make_unique<Trial>(env, recipe, measured_options(dir / name, [] { return false; }));
   };
   auto a = make("a"), b = make("b");
   for (int round = 0; round < 3; ++round)
@@ -278,10 +269,8 @@ TEST_F(Diagnosing, TwoRunsAlternateAndEachContinues) {
 
 TEST_F(Diagnosing, AFailureWhileMeasuringIsThrownThere) {
   const std::string source = photographs(40, 16, 16);
-  Trial::Setup setup;
-  setup.folder = dir / "a";
-  setup.should_stop = [] { return false; };
-  Trial trial(env, measured_recipe(recipe_with({source})), setup);
+  Trial trial(env, measured_recipe(recipe_with({source})),
+              measured_options(dir / "a", [] { return false; }));
   Fault fault;
   fault.match = {FileOp::kRead, "data/"};
   fault.error = EIO;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -244,7 +245,7 @@ TEST(RungWire, TransmitsTimingsAndErrors) {
   timing.steps.phases.seconds[2] = 0.125;
   timing.memory_peak_bytes = int64_t{1} << 40;
   timing.tensor_peak_bytes = 7;
-  const RungTiming back = timing_from_json(nlohmann::json::parse(to_json(timing).dump()));
+  const RungTiming back = nlohmann::json::parse(nlohmann::json(timing).dump());
   EXPECT_EQ(back.steps.steps, 3);
   EXPECT_EQ(back.steps.samples, 96);
   EXPECT_EQ(back.steps.wall_s, 1.25);
@@ -266,8 +267,8 @@ TEST(RungWire, ASignalInterruptsReading) {
   action.sa_flags = SA_RESTART;
   sigaction(SIGUSR2, &action, &before);
   int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  LineReader reader(ends[0]);
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  Wire wire(ends[0]);
   std::atomic<bool> returned = false;
   const pthread_t waiting = pthread_self();
   std::thread other([&] {
@@ -277,21 +278,20 @@ TEST(RungWire, ASignalInterruptsReading) {
     }
     close(ends[1]);
   });
-  EXPECT_FALSE(reader.next(60'000));
-  EXPECT_FALSE(reader.ended());
+  EXPECT_FALSE(next_message(wire, 60'000));
+  EXPECT_TRUE(wire.open());
   returned = true;
   other.join();
-  EXPECT_FALSE(reader.next(-1));
-  EXPECT_TRUE(reader.ended());
-  close(ends[0]);
+  EXPECT_FALSE(next_message(wire, -1));
+  EXPECT_FALSE(wire.open());
   sigaction(SIGUSR2, &before, nullptr);
 }
 
-// With many rungs, pipes can have any descriptor number, also one that a rung expects.
-TEST(RungProcesses, WorkWithAnyPipeDescriptorNumbers) {
+// With many rungs, sockets can have any descriptor number, also the one that a rung expects.
+TEST(RungProcesses, WorkWithAnyDescriptorNumbers) {
   const testing::TempDir dir;
   const std::string program = dir / "rung";
-  testing::write_file(program, "#!/bin/sh\necho '{\"ready\": true}' >&4\nread line <&3\n");
+  testing::write_file(program, "#!/bin/sh\necho '{\"ready\": true}' >&3\nread line <&3\n");
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   ProcessMeasurerOptions options;
   options.program = program;

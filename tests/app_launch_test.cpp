@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "reduce/listen.h"
+#include "reduce/sockets.h"
 #include "run/checkpoint.h"
 #include "tests/app_testing.h"
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "reduce/listen.h"
+#include "reduce/sockets.h"
 #include "tests/app_testing.h"
 
 namespace saturate::testing {

@@ -7,7 +7,7 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
-#include "model/whitening.h"
+#include "model/factories.h"
 #include "saturate/model.h"
 
 namespace saturate {

@@ -20,8 +20,7 @@
 #include <vector>
 
 #include "reduce/heartbeat.h"
-#include "reduce/listen.h"
-#include "reduce/wire.h"
+#include "reduce/sockets.h"
 #include "saturate/launcher.h"
 #include "tests/data_testing.h"
 

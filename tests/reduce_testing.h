@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "reduce/listen.h"
+#include "reduce/sockets.h"
 #include "saturate/group.h"
 
 namespace saturate::testing {

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "run/lookahead.h"
+#include "run/weight_average.h"
 #include "saturate/data/error.h"
 
 namespace saturate {

@@ -1,4 +1,5 @@
 // The weight average, compared with torch's AveragedModel (tests/oracles/run_goldens.py).
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/lerp.h>

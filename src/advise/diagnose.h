@@ -154,12 +154,6 @@ std::optional<Measurements> measure(Env& env, const Recipe& recipe, const Diagno
 // The recipe with further settings ("section.key=value").
 Recipe with_settings(const Recipe& recipe, const std::vector<std::string>& settings);
 
-// The images/s of two interleaved runs, one value per round.
-struct Rounds {
-  std::vector<double> before, after;
-  Gain gain() const { return paired_gain(before, after); }
-};
-
 // Measures `recipe` and another one for about options.seconds; otherwise as measure().
 std::optional<Rounds> compare(Env& env, const Recipe& recipe, const Recipe& other,
                               const DiagnoseOptions& options);

@@ -26,6 +26,12 @@ inline Gain exactly(double ratio) {
 // then 0 to infinity. Throws kUsage if the numbers of rounds differ or are 0.
 Gain paired_gain(std::span<const double> before, std::span<const double> after);
 
+// The images/s of two interleaved runs, one value per round.
+struct Rounds {
+  std::vector<double> before, after;
+  Gain gain() const { return paired_gain(before, after); }
+};
+
 // Minimum speedup for a change to be worth doing, which must also be significant. A change that
 // alters training, or leaves less information, needs the larger one.
 inline constexpr double kWorthGain = 1.05, kWorthGainTraining = 1.10;

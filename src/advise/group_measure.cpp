@@ -1,10 +1,13 @@
-// Measures a run of several processes. They make the same steps, so each one's own work shows which
-// wait for which; interleaved steps without all-reduce show the cost of the all-reduce.
+// Measures a run of several processes. They make the same steps, so each one's own work, which is
+// all that it does not spend in Phase::kReduce, shows which wait for which; interleaved steps
+// without all-reduce show the cost of the all-reduce.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 
 #include "advise/diagnose.h"
 #include "advise/measured_trainer.h"
@@ -20,6 +23,51 @@ namespace {
 constexpr int kFirstSteps = 10;            // that are not measured
 constexpr int kTimed = 5;                  // steps after them, which tell how many a turn may have
 constexpr double kEvaluationLimit = 0.05;  // of the time, for an evaluation, which is cut short
+
+double own_s(const PhaseTimes& rank) {
+  return rank.total() - rank[Phase::kReduce];
+}
+
+struct Straggler {
+  size_t rank, next;  // the one with the most own work, and the one after it
+  double excess_s;    // of a step
+};
+
+Straggler find_straggler(const std::vector<PhaseTimes>& ranks) {
+  std::vector<size_t> by_work(ranks.size());
+  std::iota(by_work.begin(), by_work.end(), 0);
+  std::sort(by_work.begin(), by_work.end(),
+            [&](size_t a, size_t b) { return own_s(ranks[a]) > own_s(ranks[b]); });
+  return {by_work[0], by_work[1], own_s(ranks[by_work[0]]) - own_s(ranks[by_work[1]])};
+}
+
+// The phase in which a process loses the most time to another.
+Phase largest_excess(const PhaseTimes& rank, const PhaseTimes& other) {
+  Phase largest = Phase::kWait;
+  double most = 0;
+  for (int i = 0; i < kPhaseCount; ++i) {
+    const auto phase = Phase(i);
+    if (phase == Phase::kReduce || rank[phase] - other[phase] <= most) continue;
+    most = rank[phase] - other[phase];
+    largest = phase;
+  }
+  return largest;
+}
+
+// A step takes as long as the slowest rank's. Takes from each round's the time that this rank works
+// longer than the next in that round; a difference that is noise changes its sign between rounds.
+Gain without_excess(const std::vector<std::vector<PhaseTimes>>& rounds, size_t slowest) {
+  std::vector<double> now, without;
+  for (size_t round = 0; round < rounds[slowest].size(); ++round) {
+    double next = 0;
+    for (size_t rank = 0; rank < rounds.size(); ++rank)
+      if (rank != slowest) next = std::max(next, own_s(rounds[rank][round]));
+    const double step_s = rounds[slowest][round].total();
+    now.push_back(1 / step_s);
+    without.push_back(1 / (step_s - (own_s(rounds[slowest][round]) - next)));
+  }
+  return paired_gain(now, without);
+}
 
 // The times of all ranks, from this one's by round: [rank][round].
 std::vector<std::vector<PhaseTimes>> gather(Group& group, const std::vector<PhaseTimes>& own) {
@@ -53,7 +101,7 @@ class MeasuredRun {
         asked_(asked),
         group_(*group),
         asked_train_(recipe.train),
-        trainer_(env, with_evaluation(recipe, asked),
+        trainer_(env, measured_with_evaluation(recipe, asked.wanted({.cause = Cause::kEvaluation})),
                  measured_options(asked.folder, asked.should_stop, group, /*save=*/true)) {}
 
   // False if should_stop cancelled before enough was measured.
@@ -70,13 +118,7 @@ class MeasuredRun {
     return rounds() >= std::min(kLeastRounds, asked_.rounds);
   }
   // As the run was asked for, but for what only measuring changed.
-  Recipe recipe() const {
-    Recipe recipe = trainer_.recipe();
-    recipe.data.eval_source.clear();
-    recipe.train.eval_every = asked_train_.eval_every;
-    recipe.train.eval_every_steps = asked_train_.eval_every_steps;
-    return recipe;
-  }
+  Recipe recipe() const { return without_evaluation(trainer_.recipe(), asked_train_); }
 
   // Work between steps, which is too rare for turns. The slowest rank's time counts: all wait for
   // it. REQUIRES: `found` has the rate and the phases. Collective.
@@ -102,15 +144,6 @@ class MeasuredRun {
   }
 
  private:
-  // Its evaluation is timed after the turns, and in none of them.
-  static Recipe with_evaluation(const Recipe& recipe, const DiagnoseOptions& asked) {
-    Recipe measured = measured_recipe(recipe);
-    if (asked.wanted({.cause = Cause::kEvaluation}))
-      measured.data.eval_source = recipe.data.eval_source;
-    measured.train.eval_every = measured.train.eval_every_steps = 0;
-    return measured;
-  }
-
   double slowest(double own) {
     const at::Tensor most = at::full({1}, own, at::kDouble);
     group_.max(most);
@@ -187,6 +220,34 @@ std::optional<Measurements> measure(Env& env, const Recipe& recipe,
   found.on_gpu = found.recipe.train.device == "cuda";
   run.time_interludes(found);
   return found;
+}
+
+double group_efficiency(const std::vector<PhaseTimes>& ranks) {
+  double sum = 0;
+  for (const PhaseTimes& rank : ranks) sum += own_s(rank) / rank.total();
+  return sum / double(ranks.size());
+}
+
+std::vector<WhatIf> group_what_ifs(const Measurements& found) {
+  const Straggler straggler = find_straggler(found.ranks);
+  return {{.cause = Cause::kStraggler,
+           .note = fmt::format("if rank {} were as fast as rank {}, the next slowest",
+                               straggler.rank, straggler.next),
+           .gain = without_excess(found.rank_rounds, straggler.rank),
+           .measured = false},
+          {.cause = Cause::kCommunication,
+           .note = "without all-reduces: the upper limit for distributed.compress, "
+                   "distributed.bucket_mb and train.accumulate",
+           .gain = found.without_sums}};
+}
+
+std::string straggler_text(const std::vector<PhaseTimes>& ranks) {
+  const Straggler straggler = find_straggler(ranks);
+  const PhaseTimes& slowest = ranks[straggler.rank];
+  return fmt::format(
+      "rank {} works {:.1f} ms a step, {:.1f} ms more than the next, most of it in {}",
+      straggler.rank, 1e3 * own_s(slowest), 1e3 * straggler.excess_s,
+      phase_name(largest_excess(slowest, ranks[straggler.next])));
 }
 
 }  // namespace saturate

@@ -28,9 +28,6 @@ namespace saturate {
 
 class Group;
 
-// In `set`, `source` and `out` of a ladder: a folder that is removed at the end.
-inline constexpr std::string_view kScratch = "{scratch}";
-
 struct Rung {
   std::string name;
   std::vector<std::string> set;    // "section.key=value", applied to the ladder's recipe in this
@@ -131,10 +128,11 @@ void help_measuring(Env& env, const ProcessMeasurerOptions& options, Group& grou
 // Joins the processes that train with this one; returns null if there are none.
 using JoinGroup = std::function<std::shared_ptr<Group>(const Recipe&)>;
 
-// The process's side: trains `recipe` in `folder` as directed by `in`, and reports to `out` (both
-// file descriptors, left open). Returns at the end of `in`.
+// The process's side: trains `recipe` in `folder` as directed by its parent, by way of a socket
+// with this descriptor. Returns when the parent closes that.
+inline constexpr int kRungSocket = 3;
 void serve_rung(Env& env, const std::string& recipe, const std::string& folder, double seconds,
-                int in, int out, const JoinGroup& join = {});
+                const JoinGroup& join = {});
 
 struct RungResult {
   std::vector<RungTiming> rounds;
@@ -173,12 +171,6 @@ std::string format_ladder(const Ladder& ladder, const LadderResult& result);
 std::string ladder_markdown(const Ladder& ladder, const LadderResult& result);
 std::string ladder_json(const Ladder& ladder, const LadderResult& result,
                         const LadderOptions& options);
-
-// The prefix of a requirement that this version cannot meet, in words.
-inline constexpr std::string_view kFeature = "feature: ";
-
-// "cuda", "cuda>=2" or "feature: WORDS"; fails with kUsage on anything else.
-void check_need(const std::string& need, const std::string& where);
 
 struct SeedFigure {
   double value;      // above 0

@@ -1,4 +1,4 @@
-// The ladder file; docs/ladder.md is its description.
+// Ladders from a file, which docs/ladder.md describes, and from a grid of settings.
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
@@ -147,6 +147,23 @@ Need split(std::string_view text) {
   return need;
 }
 
+// The prefix of a requirement that this version cannot meet, in words.
+constexpr std::string_view kFeature = "feature: ";
+
+// "cuda", "cuda>=2" or "feature: WORDS"; fails on anything else.
+void check_need(const std::string& text, const std::string& where) {
+  if (text.starts_with(kFeature) && text.size() > kFeature.size()) return;
+  const Need need = split(text);
+  if (!need.fact) {
+    std::vector<std::string> known;
+    for (const auto& [name, fact] : kNeeds) known.emplace_back(name);
+    refuse(fmt::format("needs has an unknown \"{}\"", need.name), where, suggest(need.name, known));
+  }
+  if (need.least < 1)
+    refuse("needs has \"" + text + "\", which is not a number above 0", where,
+           fmt::format("Write it as \"{0}\" or \"{0}>=2\"", need.name));
+}
+
 // For a requirement that is not a feature; empty if it is met.
 std::string unmet(const std::string& text, const MachineFacts& machine) {
   const Need need = split(text);
@@ -208,6 +225,40 @@ Rung read_rung(Section& section, const std::vector<Rung>& rungs) {
   return rung;
 }
 
+constexpr size_t kMostRungs = 256;
+
+struct Axis {
+  std::string key;
+  std::vector<std::string> values;
+};
+
+// At commas that are within neither quotes nor brackets.
+std::vector<std::string> split_values(const std::string& text) {
+  std::vector<std::string> values(1);
+  int depth = 0;
+  bool quoted = false;
+  for (const char c : text) {
+    if (c == '"') quoted = !quoted;
+    if (!quoted) depth += (c == '[') - (c == ']');
+    if (c == ',' && depth == 0 && !quoted)
+      values.emplace_back();
+    else
+      values.back() += c;
+  }
+  return values;
+}
+
+Axis parse_axis(const std::string& text) {
+  const std::string where = "--over " + text;
+  const auto equals = text.find('=');
+  if (equals == std::string::npos || equals == 0)
+    refuse("nothing to sweep over", where, "Write it as section.key=a,b,c");
+  Axis axis{text.substr(0, equals), split_values(text.substr(equals + 1))};
+  for (const auto& value : axis.values)
+    if (value.empty()) refuse("a value is missing", where, "Write it as section.key=a,b,c");
+  return axis;
+}
+
 }  // namespace
 
 Ladder parse_ladder(const std::string& text, const std::string& where, const std::string& folder) {
@@ -239,17 +290,34 @@ Ladder load_ladder(Env& env, const std::string& given) {
   return parse_ladder(std::string(as_text(bytes)), path, folder);
 }
 
-void check_need(const std::string& text, const std::string& where) {
-  if (text.starts_with(kFeature) && text.size() > kFeature.size()) return;
-  const Need need = split(text);
-  if (!need.fact) {
-    std::vector<std::string> known;
-    for (const auto& [name, fact] : kNeeds) known.emplace_back(name);
-    refuse(fmt::format("needs has an unknown \"{}\"", need.name), where, suggest(need.name, known));
+Ladder make_sweep(const std::string& recipe, std::span<const std::string> over) {
+  Ladder ladder;
+  ladder.recipe = recipe;
+  ladder.rungs.resize(1);
+  for (const auto& text : over) {
+    const Axis axis = parse_axis(text);
+    std::vector<Rung> grid;
+    for (const Rung& rung : ladder.rungs)
+      for (const auto& value : axis.values) {
+        grid.push_back(rung);
+        const std::string setting = axis.key + "=" + value;
+        grid.back().set.push_back(setting);
+        grid.back().name += (rung.name.empty() ? "" : " ") + setting;
+      }
+    ladder.rungs = std::move(grid);
+    ladder.title += (ladder.title.empty() ? "" : " x ") + axis.key;
+    if (ladder.rungs.size() > kMostRungs)
+      refuse(fmt::format("the grid has {} points", ladder.rungs.size()), "--over " + text,
+             fmt::format("Keep to {}", kMostRungs));
   }
-  if (need.least < 1)
-    refuse("needs has \"" + text + "\", which is not a number above 0", where,
-           fmt::format("Write it as \"{0}\" or \"{0}>=2\"", need.name));
+  if (over.empty())
+    refuse("nothing to sweep over", "saturate sweep", "Add such as --over train.batch=32,64");
+  for (size_t i = 0; i < ladder.rungs.size(); ++i) {
+    ladder.rungs[i].previous = i == 0 ? 0 : i - 1;
+    ladder.rungs[i].where = "point " + ladder.rungs[i].name;
+  }
+  ladder.title += " of " + recipe;
+  return ladder;
 }
 
 std::string unmet_needs(const Rung& rung, const MachineFacts& machine) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "advise/ladder.h"
+#include "record/json_fields.h"
 #include "trace/host.h"
 
 namespace saturate {
@@ -131,6 +132,7 @@ ordered_json to_json(const Rung& rung, const RungResult& found) {
     return text.empty() ? ordered_json() : ordered_json(text);
   };
   const bool measured = !found.rounds.empty();
+  const RungTiming last = measured ? found.rounds.back() : RungTiming();
   ordered_json json = {
       {"name", rung.name},
       {"set", rung.set},
@@ -146,14 +148,12 @@ ordered_json to_json(const Rung& rung, const RungResult& found) {
       {"high", value_of(found.over_first, &Gain::high)},
       {"phases", nullptr},
       {"cores_used", measured ? ordered_json(sum_of(found).cores_used()) : nullptr},
-      {"memory_peak_bytes", nullptr},
-      {"tensor_peak_bytes", nullptr},
+      {"memory_peak_bytes", measured ? ordered_json(last.memory_peak_bytes) : nullptr},
+      {"tensor_peak_bytes", measured ? ordered_json(last.tensor_peak_bytes) : nullptr},
       {"skipped", text_of(found.skipped)},
       {"seed_figure", text_of(rung.seed_figure)},
-      {"seed_gain_first", found.seed_gain ? ordered_json(*found.seed_gain) : nullptr}};
+      {"seed_gain_first", or_null(found.seed_gain)}};
   if (!measured) return json;
-  json["memory_peak_bytes"] = found.rounds.back().memory_peak_bytes;
-  json["tensor_peak_bytes"] = found.rounds.back().tensor_peak_bytes;
   json["phases"] = ordered_json::object();
   const PhaseTimes shares = phase_shares(found);
   for (int i = 0; i < kPhaseCount; ++i)
@@ -202,7 +202,7 @@ std::string ladder_json(const Ladder& ladder, const LadderResult& result,
                        {"rungs", ordered_json::array()}};
   for (size_t i = 0; i < ladder.rungs.size(); ++i)
     json["rungs"].push_back(to_json(ladder.rungs[i], result.rungs[i]));
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return json_text(json);
 }
 
 }  // namespace saturate

@@ -9,7 +9,6 @@
 
 #include "advise/diagnose.h"
 #include "advise/measured_trainer.h"
-#include "advise/trial.h"
 #include "advise/warm_source.h"
 #include "advise/what_ifs.h"
 #include "base/printable.h"
@@ -62,15 +61,10 @@ class Measuring {
     // Settings asked for are checked before any time is spent.
     for (const std::string& setting : options.tries) with_settings(recipe, {setting});
     show("building the run");
-    // Its evaluation is timed separately, and in no other run.
-    Recipe base = recipe_of_trial(recipe);
-    if (wants(Cause::kEvaluation)) base.data.eval_source = recipe.data.eval_source;
-    base.train.eval_every = base.train.eval_every_steps = 0;
+    Recipe base = measured_with_evaluation(recipe, options.wanted({.cause = Cause::kEvaluation}));
+    base.watch.histograms = recipe.watch.histograms;
     base_ = make_trial(base, true);
-    found_.recipe = base_->recipe();
-    found_.recipe.data.eval_source.clear();
-    found_.recipe.train.eval_every = recipe.train.eval_every;
-    found_.recipe.train.eval_every_steps = recipe.train.eval_every_steps;
+    found_.recipe = without_evaluation(base_->recipe(), recipe.train);
     has_evaluation_ = !base.data.eval_source.empty();
   }
 
@@ -120,8 +114,6 @@ class Measuring {
       progress_->update(std::min(int64_t(elapsed_s()), int64_t(options_.seconds)), what);
   }
 
-  bool wants(Cause cause) const { return options_.wanted({.cause = cause}); }
-
   // The run's records are part of a step.
   Recipe recipe_of_trial(const Recipe& recipe) const {
     Recipe made = measured_recipe(recipe);
@@ -130,14 +122,15 @@ class Measuring {
   }
 
   std::unique_ptr<Trial> make_trial(const Recipe& recipe, bool save) {
-    Trial::Setup setup;
-    setup.folder = fmt::format("{}/{}", options_.folder, trials_++);
-    setup.data =
+    const auto should_stop = [this] {
+      show(doing_);
+      return options_.should_stop();
+    };
+    TrainerOptions options = measured_options(fmt::format("{}/{}", options_.folder, trials_++),
+                                              should_stop, /*group=*/nullptr, save);
+    options.dataset =
         warm_source(*source_, recipe.data.cache, spread_samples(source_->size(), kWarmSamples));
-    setup.save = save;
-    setup.should_stop = options_.should_stop;
-    setup.waiting = [this] { show(doing_); };
-    return std::make_unique<Trial>(env_, recipe, std::move(setup));
+    return std::make_unique<Trial>(env_, recipe, std::move(options));
   }
 
   // For a share of the time and so many turns in a round: as many rounds as leave each turn enough

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <utility>
+
 #include "run/trainer_state.h"
 
 namespace saturate {
@@ -47,11 +49,6 @@ void release_batch(Trainer& trainer) {
   state.input.release(state.position);
 }
 
-int64_t skip_batch(Trainer& trainer) {
-  auto& state = MeasuredTrainer::state(trainer);
-  return state.input.skip(state.position.epoch);
-}
-
 double time_evaluation(Trainer& trainer, double seconds) {
   return MeasuredTrainer::state(trainer).evaluation.time(seconds);
 }
@@ -61,10 +58,6 @@ double time_save(Trainer& trainer) {
   const double begin = state.run.ledger.times()[Phase::kCheckpoint];
   state.saver.save(state.position.step, /*wait=*/false);
   return state.run.ledger.times()[Phase::kCheckpoint] - begin;
-}
-
-size_t ready_batches(Trainer& trainer) {
-  return MeasuredTrainer::state(trainer).input.loader().ready();
 }
 
 void set_ledger(Trainer& trainer, bool enabled) {
@@ -140,17 +133,61 @@ std::optional<StepTiming> time_steps(Env& env, Trainer& trainer, double seconds,
 StepTiming time_input(Env& env, Trainer& trainer, double seconds,
                       const std::function<bool()>& should_stop) {
   release_batch(trainer);
-  for (int i = 0; i < kSettle; ++i) skip_batch(trainer);
+  auto& state = MeasuredTrainer::state(trainer);
+  for (int i = 0; i < kSettle; ++i) state.input.skip(state.position.epoch);
   Stretch stretch(env, trainer);
   int64_t batches = 0, images = 0;
   do {
-    images += skip_batch(trainer);
+    images += state.input.skip(state.position.epoch);
     ++batches;
   } while (stretch.elapsed_s() < seconds && !should_stop());
   StepTiming timing = stretch.timing();
   timing.steps = batches;
   timing.samples = images;
   return timing;
+}
+
+Trial::Trial(Env& env, const Recipe& recipe, TrainerOptions options)
+    : env_(env), should_stop_(options.should_stop), trainer_(env, recipe, std::move(options)) {}
+
+std::optional<StepTiming> Trial::measure(Turn turn, double seconds) {
+  try {
+    const auto timing = take_turn(turn, seconds);
+    saturate::rest(trainer_);
+    return timing;
+  } catch (...) {
+    has_failed_ = true;
+    throw;
+  }
+}
+
+std::optional<StepTiming> Trial::take_turn(Turn turn, double seconds) {
+  if (should_stop_()) return std::nullopt;
+  if (turn == Turn::kInput) return time_input(env_, trainer_, seconds, should_stop_);
+  if (turn == Turn::kEvaluate || turn == Turn::kSave) {
+    StepTiming timing;
+    timing.steps = 1;
+    timing.wall_s = turn == Turn::kSave ? time_save(trainer_) : time_evaluation(trainer_, seconds);
+    return timing;
+  }
+  if (turn == Turn::kHeld)
+    hold_batch(trainer_);
+  else
+    release_batch(trainer_);
+  return time_steps(env_, trainer_, seconds, [&](int steps, double elapsed_s) {
+    return is_settled(turn, steps, elapsed_s);
+  });
+}
+
+// The loader's threads begin with nothing ready. If input is the limit, steps take batches as they
+// come, and find none ready; else the loader works ahead until it must wait. One long step is as
+// much warm-up as two short ones.
+bool Trial::is_settled(Turn turn, int steps, double elapsed_s) {
+  if (steps < kSettle && (steps == 0 || elapsed_s < kLongStep)) return false;
+  if (turn == Turn::kHeld) return true;
+  const int ahead = recipe().data.prefetch,
+            ready = int(MeasuredTrainer::state(trainer_).input.loader().ready());
+  return steps >= ahead + kSettle || ready == 0 || ready >= ahead - 1;
 }
 
 }  // namespace saturate

@@ -1,5 +1,5 @@
-// Changes to a run that only measure it, and the timing of its steps. Several trainers can take
-// turns on a thread: all but one rest.
+// Changes to a run that only measure it, and the timing of its steps. Several runs are interleaved
+// on one thread, so that a temporary slowdown affects all of them: all but one rest.
 #pragma once
 
 #include <algorithm>
@@ -32,9 +32,6 @@ double epoch_steps(Trainer& trainer);
 DeviceBatch hold_batch(Trainer& trainer);
 // Continues with the epoch's next batch. On any rank.
 void release_batch(Trainer& trainer);
-// Takes the next batch of this epoch, repeated endlessly, from the loader without a step. Shows the
-// cost of input alone. Returns its images. REQUIRES: no batch is held.
-int64_t skip_batch(Trainer& trainer);
 // Evaluates at least a batch, for at most `seconds`, and records nothing. Returns the seconds of an
 // evaluation of all images, in proportion if it was cut short; 0 without data.eval_source. On any
 // rank, of its own images.
@@ -42,8 +39,6 @@ double time_evaluation(Trainer& trainer, double seconds);
 // Saves a checkpoint as when one is due, and returns the seconds that the run waits for it.
 // REQUIRES with several ranks: all call it together, after rest().
 double time_save(Trainer& trainer);
-// Number of batches that the loader has ready.
-size_t ready_batches(Trainer& trainer);
 // Switches the ledger off or on (as it is from the start), to measure its own cost.
 void set_ledger(Trainer& trainer, bool enabled);
 // Stops the loader and waits for a checkpoint being written: the run uses only memory until
@@ -63,6 +58,21 @@ inline Recipe measured_recipe(Recipe recipe) {
   recipe.watch.trace.clear();
   recipe.watch.samples = recipe.watch.histograms = 0;
   return recipe;
+}
+
+// The same, but with an evaluation that is timed separately, and in no turn, if it is `timed`.
+inline Recipe measured_with_evaluation(const Recipe& asked, bool timed) {
+  Recipe recipe = measured_recipe(asked);
+  if (timed) recipe.data.eval_source = asked.data.eval_source;
+  recipe.train.eval_every = recipe.train.eval_every_steps = 0;
+  return recipe;
+}
+// That recipe, as resolved, without what only timing the evaluation changed.
+inline Recipe without_evaluation(Recipe resolved, const TrainOptions& asked) {
+  resolved.data.eval_source.clear();
+  resolved.train.eval_every = asked.eval_every;
+  resolved.train.eval_every_steps = asked.eval_every_steps;
+  return resolved;
 }
 
 constexpr int kSettle = 2;         // steps after a change that are not measured
@@ -110,5 +120,41 @@ std::optional<StepTiming> time_steps(Env& env, Trainer& trainer, double seconds,
 // batch.
 StepTiming time_input(Env& env, Trainer& trainer, double seconds,
                       const std::function<bool()>& should_stop);
+
+// A run's work in its turn.
+enum class Turn {
+  kWhole,  // trains
+  kHeld,   // trains on one batch over and over, while its loader rests
+  kInput,  // only takes batches from its loader
+  // Timed separately, as StepTiming::wall_s of one: the seconds that the run would wait for it.
+  kEvaluate,  // an evaluation, of which no more is done than there is time for
+  kSave,      // a checkpoint
+};
+
+// A run that is measured in short turns, and rests in between. Belongs to one thread.
+class Trial {
+ public:
+  // Builds the trainer, and fails as it does. `options`: of measured_options(). `env` must outlive
+  // this.
+  Trial(Env& env, const Recipe& recipe, TrainerOptions options);
+
+  // As run: every "auto" resolved.
+  const Recipe& recipe() const { return trainer_.recipe(); }
+
+  // One turn: measures `seconds` at least, a step at least, after those steps that it takes to
+  // settle. Empty if should_stop cancelled; fails as training does.
+  std::optional<StepTiming> measure(Turn turn, double seconds);
+  // Whether measure() has failed.
+  bool has_failed() const { return has_failed_; }
+
+ private:
+  std::optional<StepTiming> take_turn(Turn turn, double seconds);
+  bool is_settled(Turn turn, int steps, double elapsed_s);
+
+  Env& env_;
+  const std::function<bool()> should_stop_;
+  bool has_failed_ = false;
+  Trainer trainer_;
+};
 
 }  // namespace saturate

@@ -1,4 +1,4 @@
-// The parent's side of measuring: one process per rung, with two pipes to it.
+// The parent's side of measuring: one process per rung, with a socket to it.
 //
 // In a ladder of several processes:
 //   rank 0:  {"do": "start" | "measure" | "wait" | "end", "rung", "processes", ...}, to all
@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,8 +20,8 @@
 
 #include "advise/rung_wire.h"
 #include "reduce/heartbeat.h"
-#include "reduce/listen.h"
 #include "reduce/rank_process.h"
+#include "reduce/sockets.h"
 #include "saturate/data/world.h"
 #include "saturate/group.h"
 
@@ -30,22 +31,11 @@ namespace {
 using nlohmann::json;
 
 constexpr int kPollMs = 100;
-constexpr int kChildIn = 3, kChildOut = 4;
 
 [[noreturn]] void fail_system(const char* what, int number) {
   fail(ErrorKind::kRun, fmt::format("{}: {}", what, std::strerror(number)), "a rung's process",
        "Measure fewer rungs at once, or free memory");
 }
-
-struct Pipe {
-  Descriptor read, write;
-  Pipe() {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) fail_system("no pipe can be made", errno);
-    read = Descriptor(ends[0]);
-    write = Descriptor(ends[1]);
-  }
-};
 
 constexpr const char* kListening = "SATURATE_LISTEN_FD";
 
@@ -93,25 +83,22 @@ class RungProcess {
  public:
   // `command`: the program, then its arguments. `listening`: a socket that it inherits, or -1.
   RungProcess(const std::vector<std::string>& command, Variables variables, int listening) {
-    Pipe down, up;
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+      fail_system("no socket can be made", errno);
+    wire_ = Wire(ends[0]);
+    const Descriptor its_end(ends[1]);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     // A library's output on stdout must not mix with the results.
     posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-    // Through numbers that none of them has, so that none overwrites another.
-    const int in = down.read.get(), out = up.write.get();
-    const int free = std::max({in, out, kChildOut, listening}) + 1;
-    if (listening >= 0) {
-      posix_spawn_file_actions_adddup2(&actions, listening, free + 2);
-      variables.emplace_back(kListening, std::to_string(free + 2));
+    if (listening >= 0) {  // first: it may have the number of the other socket
+      const int kept = std::max({its_end.get(), listening, kRungSocket}) + 1;
+      posix_spawn_file_actions_adddup2(&actions, listening, kept);
+      variables.emplace_back(kListening, std::to_string(kept));
     }
-    posix_spawn_file_actions_adddup2(&actions, in, free);
-    posix_spawn_file_actions_adddup2(&actions, out, free + 1);
-    posix_spawn_file_actions_adddup2(&actions, free, kChildIn);
-    posix_spawn_file_actions_adddup2(&actions, free + 1, kChildOut);
-    posix_spawn_file_actions_addclose(&actions, free);
-    posix_spawn_file_actions_addclose(&actions, free + 1);
+    posix_spawn_file_actions_adddup2(&actions, its_end.get(), kRungSocket);
     // In its own process group: Ctrl-C reaches the parent only, which ends its processes.
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
@@ -122,9 +109,6 @@ class RungProcess {
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
     if (failed != 0) fail_system("no process can be started", failed);
-    in_ = std::move(down.write);
-    out_ = std::move(up.read);
-    reader_.emplace(out_.get());
   }
   ~RungProcess() {
     if (pid_ > 0) kill(pid_, SIGKILL);
@@ -133,18 +117,17 @@ class RungProcess {
   RungProcess(const RungProcess&) = delete;
   RungProcess& operator=(const RungProcess&) = delete;
 
-  void ask(double seconds) { write_line(in_.get(), {{"measure", seconds}}); }
+  void ask(double seconds) { wire_.say({{"measure", seconds}}); }
 
-  // Its next line; empty if should_stop cancelled. Throws the process's error.
+  // Its next message; empty if should_stop cancelled. Throws the process's error.
   std::optional<json> answer(const std::function<bool()>& should_stop) {
     while (!should_stop()) {
-      const auto line = reader_->next(kPollMs);
-      if (!line && reader_->ended())
+      const auto said = next_message(wire_, kPollMs);
+      if (!said && !wire_.open())
         fail(ErrorKind::kRun, "its process " + wait_for_end(), "a rung's process",
              "Lower train.batch, or measure fewer rungs at once");
-      if (!line) continue;
-      auto said = json::parse(*line);
-      if (said.contains("error")) throw_from_json(said);
+      if (!said) continue;
+      if (said->contains("error")) throw_from_json(*said);
       return said;
     }
     return std::nullopt;
@@ -161,25 +144,13 @@ class RungProcess {
   }
 
   pid_t pid_ = -1;
-  Descriptor in_, out_;
-  std::optional<LineReader> reader_;
+  Wire wire_;
 };
 
-// Ignores SIGPIPE while it exists: a process that has ended is detected by the end of the other
-// pipe.
 class ProcessMeasurer : public RungMeasurer {
  public:
   ProcessMeasurer(Env& env, ProcessMeasurerOptions options)
-      : env_(env), options_(std::move(options)) {
-    struct sigaction ignore {};
-    ignore.sa_handler = SIG_IGN;
-    sigaction(SIGPIPE, &ignore, &sigpipe_before_);
-  }
-
-  ~ProcessMeasurer() override {
-    processes_.clear();
-    sigaction(SIGPIPE, &sigpipe_before_, nullptr);
-  }
+      : env_(env), options_(std::move(options)) {}
 
   bool start(size_t rung, const Recipe& recipe) override {
     return start_as(rung, recipe, World(), -1, folder_of(rung) + "/run");
@@ -188,7 +159,7 @@ class ProcessMeasurer : public RungMeasurer {
   std::optional<RungTiming> measure(size_t rung, double seconds) override {
     processes_.at(rung)->ask(seconds);
     const auto answer = answer_of(rung);
-    return answer ? std::optional(timing_from_json(*answer)) : std::nullopt;
+    return answer ? std::optional(answer->get<RungTiming>()) : std::nullopt;
   }
 
   // A rung's folder, not yet made.
@@ -224,7 +195,6 @@ class ProcessMeasurer : public RungMeasurer {
 
   Env& env_;
   const ProcessMeasurerOptions options_;
-  struct sigaction sigpipe_before_ {};
   std::map<size_t, std::unique_ptr<RungProcess>> processes_;
 };
 
@@ -241,7 +211,7 @@ class LadderRank {
   ProcessMeasurer& own() { return own_; }
 
   // Does this rank's part of a command; returns the answers of all. Collective.
-  std::vector<json> obey(const json& command, int listening) {
+  std::vector<json> obey(const json& command, int listening = -1) {
     const bool takes_part = group_.rank() < command.at("processes").get<int>();
     const json said = takes_part ? attempt(command, listening) : json::object();
     std::vector<json> all;
@@ -260,7 +230,7 @@ class LadderRank {
     try {
       if (command.at("do") == "measure") {
         const auto timing = own_.measure(rung, command.at("seconds"));
-        return timing ? to_json(*timing) : stopped;
+        return timing ? json(*timing) : stopped;
       }
       const Recipe recipe = parse_recipe(command.at("recipe").get<std::string>(), "rung");
       const bool started = own_.start_as(rung, recipe, world_of(command), listening,
@@ -327,12 +297,11 @@ class GroupMeasurer : public RungMeasurer {
   std::optional<RungTiming> measure(size_t rung, double seconds) override {
     if (is_alone(rung)) return rank_.own().measure(rung, seconds);
     const auto answers = command(
-        {{"do", "measure"}, {"rung", rung}, {"processes", processes_[rung]}, {"seconds", seconds}},
-        -1);
+        {{"do", "measure"}, {"rung", rung}, {"processes", processes_[rung]}, {"seconds", seconds}});
     if (any_has(answers, "stopped")) return std::nullopt;
-    RungTiming timing = timing_from_json(answers[0]);  // whose samples are those of all
+    RungTiming timing = answers[0];  // whose samples are those of all
     for (int other = 1; other < processes_[rung]; ++other) {
-      const RungTiming its = timing_from_json(answers[size_t(other)]);
+      const RungTiming its = answers[size_t(other)];
       timing.steps.cpu_s += its.steps.cpu_s;
       timing.memory_peak_bytes += its.memory_peak_bytes;
     }
@@ -347,7 +316,7 @@ class GroupMeasurer : public RungMeasurer {
     return true;
   }
   void tell(const json& what) { group_.text_of_first(what.dump()); }
-  std::vector<json> command(const json& what, int listening) {
+  std::vector<json> command(const json& what, int listening = -1) {
     tell(what);
     auto answers = rank_.obey(what, listening);
     throw_cause(answers);
@@ -377,7 +346,7 @@ void help_measuring(Env& env, const ProcessMeasurerOptions& options, Group& grou
     const json command = json::parse(group.text_of_first(""));
     const std::string what = command.at("do");
     if (what == "end") return;
-    if (what != "wait") rank.obey(command, -1);
+    if (what != "wait") rank.obey(command);
   }
 }
 

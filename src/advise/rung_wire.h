@@ -1,41 +1,43 @@
-// Messages between a measuring process and its parent, one JSON object per line:
+// Messages between a measuring process and its parent, over a socket:
 //
-//   parent: {"measure": seconds}     process: {"ready": true}, once; then, for each measurement,
-//                                             {"steps", "samples", "wall_s", "cpu_s", "phases",
-//                                             ...} or, as its last line, {"error", "kind", ...}
+//   parent: {"measure": seconds}     process: {"ready": true}, once; then, for each measurement, a
+//                                             RungTiming or, as its last one, {"error", "kind",
+//                                             ...}
 #pragma once
+
+#include <poll.h>
 
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
 
 #include "advise/ladder.h"
+#include "reduce/sockets.h"
 
 namespace saturate {
 
-nlohmann::json to_json(const RungTiming& timing);
-RungTiming timing_from_json(const nlohmann::json& json);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PhaseTimes, seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepTiming, steps, samples, wall_s, cpu_s, phases)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RungTiming, steps, memory_peak_bytes, tensor_peak_bytes)
 
-nlohmann::json to_json(const Error& error);
-[[noreturn]] void throw_from_json(const nlohmann::json& json);
+inline nlohmann::json to_json(const Error& error) {
+  return {{"error", error.reason()},
+          {"kind", int(error.kind())},
+          {"where", error.where()},
+          {"remedy", error.remedy()}};
+}
+[[noreturn]] inline void throw_from_json(const nlohmann::json& json) {
+  fail(ErrorKind(json.at("kind").get<int>()), json.at("error"), json.at("where"),
+       json.at("remedy"));
+}
 
-// Lines from a file descriptor, which the caller keeps.
-class LineReader {
- public:
-  explicit LineReader(int fd) : fd_(fd) {}
-  // Waits for more for at most so many milliseconds (-1: without a limit), or until a signal. Empty
-  // if no line has come; see ended().
-  std::optional<std::string> next(int milliseconds);
-  // Whether no more lines will come.
-  bool ended() const { return ended_; }
-
- private:
-  int fd_;
-  std::string unread_;
-  bool ended_ = false;
-};
-
-// False if the other end is closed.
-bool write_line(int fd, const nlohmann::json& line);
+// The last message that has come. Waits for one at most so many milliseconds (-1: without a limit),
+// or until a signal. Empty if none has come, or the other end is closed.
+inline std::optional<nlohmann::json> next_message(Wire& wire, int milliseconds) {
+  pollfd waited{wire.descriptor(), POLLIN, 0};
+  poll(&waited, 1, milliseconds);
+  std::optional<nlohmann::json> found;
+  wire.hear([&](const nlohmann::json& message) { found = message; });
+  return found;
+}
 
 }  // namespace saturate

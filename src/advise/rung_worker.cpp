@@ -17,10 +17,9 @@ constexpr double kLongestWarmUpS = 60;  // if a cache has to be filled
 class RungWorker {
  public:
   // `group`: null if the process trains alone.
-  RungWorker(Env& env, const Recipe& recipe, const std::string& folder, double seconds, int in,
-             int out, const std::shared_ptr<Group>& group)
-      : reader_(in),
-        out_(out),
+  RungWorker(Env& env, const Recipe& recipe, const std::string& folder, double seconds, Wire& wire,
+             const std::shared_ptr<Group>& group)
+      : wire_(wire),
         group_(group.get()),
         trainer_(env, measured_recipe(recipe),
                  measured_options(
@@ -35,12 +34,13 @@ class RungWorker {
   // Until the requests end, or the run is over.
   void serve() {
     nlohmann::json answer = {{"ready", true}};
-    while (goes_on_ && write_line(out_, answer)) {
+    while (goes_on_) {
+      wire_.say(answer);
       const auto seconds = rest();
       if (!seconds) return;
       for (int i = 0; i < settle_steps_; ++i) goes_on_ = trainer_.step();
       goes_on_ = goes_on_ && run_for(*seconds, /*until_warm=*/false);
-      answer = to_json(timing());
+      answer = timing();
     }
   }
 
@@ -79,9 +79,10 @@ class RungWorker {
   // that it does not work ahead while another rung is measured.
   std::optional<double> rest() {
     saturate::rest(trainer_);
-    const auto line = reader_.next(-1);
-    if (!line) return std::nullopt;
-    const double seconds = nlohmann::json::parse(*line).at("measure");
+    std::optional<nlohmann::json> request;
+    while (!request && wire_.open()) request = next_message(wire_, -1);
+    if (!request) return std::nullopt;
+    const double seconds = request->at("measure");
     release_batch(trainer_);
     return seconds;
   }
@@ -95,8 +96,7 @@ class RungWorker {
     return timing;
   }
 
-  LineReader reader_;
-  const int out_;
+  Wire& wire_;
   Group* const group_;
   bool fills_cache_ = false, goes_on_ = true;
   int settle_steps_ = 0;
@@ -107,16 +107,17 @@ class RungWorker {
 }  // namespace
 
 void serve_rung(Env& env, const std::string& recipe, const std::string& folder, double seconds,
-                int in, int out, const JoinGroup& join) {
+                const JoinGroup& join) {
+  Wire wire(kRungSocket);
   std::shared_ptr<Group> group;
   const auto tell = [&](const Error& error) {
     if (group) group->report_failure(error.what());
-    write_line(out, to_json(error));
+    wire.say(to_json(error));
   };
   try {
     const Recipe read = load_recipe(env, recipe);
     if (join) group = join(read);
-    RungWorker(env, read, folder, seconds, in, out, group).serve();
+    RungWorker(env, read, folder, seconds, wire, group).serve();
   } catch (const Error& error) {
     tell(error);
   } catch (const c10::Error& error) {

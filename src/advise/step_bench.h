@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "advise/gain.h"
 #include "saturate/data/recipe.h"
 #include "saturate/ledger.h"
 
@@ -67,16 +68,9 @@ struct StepBench {
 std::optional<StepBench> bench_step(Env& env, const Recipe& recipe,
                                     const StepBenchOptions& options);
 
-// The ledger's cost: images/s of the recipe's own loop with and without it, one value per round.
-struct LedgerBench {
-  Recipe recipe;  // as run: every "auto" resolved
-  std::vector<double> on, off;
-};
-
-// Runs the trainer of `recipe` on one held batch, with a learning rate of 0. The order of the two
-// alternates between rounds. Without a profile. Fails as training does. Empty if should_stop
-// cancelled.
-std::optional<LedgerBench> bench_ledger(Env& env, const Recipe& recipe,
-                                        const StepBenchOptions& options);
+// The ledger's cost: runs the trainer of `recipe` on one held batch with the ledger and without it,
+// with a learning rate of 0. The order of the two alternates between rounds. Without a profile.
+// Fails as training does. Empty if should_stop cancelled.
+std::optional<Rounds> bench_ledger(Env& env, const Recipe& recipe, const StepBenchOptions& options);
 
 }  // namespace saturate

@@ -25,6 +25,12 @@ constexpr double kLossShare = 0.06;     // of the time, for one training to comp
 constexpr double kLongestLoss = 60;     // seconds
 constexpr int64_t kLeastSteps = 8;      // that a loss is taken from
 
+// Whether tuning may use it: not if it is a choice of what to train, such as augmentation.
+bool is_tunable(const WhatIf& what_if) {
+  return what_if.cause != Cause::kAugmentation && what_if.cause != Cause::kEvaluation &&
+         what_if.cause != Cause::kLogging;
+}
+
 double mean_of_last_quarter(Env& env, const std::string& folder, int64_t samples) {
   std::istringstream lines(std::string(as_text(read_file(env, folder + "/metrics.jsonl"))));
   double sum = 0, weight = 0;
@@ -193,11 +199,6 @@ class Tuner {
 
 double scaled_rate(const OptimizerOptions& optimizer, double batch_ratio) {
   return optimizer.lr * (traits_of(optimizer).is_adaptive ? std::sqrt(batch_ratio) : batch_ratio);
-}
-
-bool is_tunable(const WhatIf& what_if) {
-  return what_if.cause != Cause::kAugmentation && what_if.cause != Cause::kEvaluation &&
-         what_if.cause != Cause::kLogging;
 }
 
 std::optional<Tuning> tune(Env& env, const Recipe& recipe, const TuneOptions& options) {

@@ -46,9 +46,6 @@ struct Tuning {
 // "Accurate, large minibatch SGD", 2017), square root for adam, adamw and lamb.
 double scaled_rate(const OptimizerOptions& optimizer, double batch_ratio);
 
-// Whether tuning may use it: not if it is a choice of what to train, such as augmentation.
-bool is_tunable(const WhatIf& what_if);
-
 // Fails as measure() does. Empty if should_stop cancelled.
 std::optional<Tuning> tune(Env& env, const Recipe& recipe, const TuneOptions& options);
 

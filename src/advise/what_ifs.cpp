@@ -181,13 +181,10 @@ bool is_input(Cause cause) {
 std::vector<WhatIf> input_what_ifs(const Recipe& recipe, const Machine& machine,
                                    const SourceFacts& source) {
   WhatIfs what_ifs;
-  const auto set = [](const char* key, int value) {
-    return std::vector<std::string>{fmt::format("{}={}", key, value)};
-  };
   const int threads = recipe.data.threads;
   // More threads than cores help if they wait for storage.
   what_ifs.add_if(true, Cause::kInputThreads, Alters::kNothing,
-                  set("data.threads", std::max(machine.cores, threads * 2)));
+                  {fmt::format("data.threads={}", std::max(machine.cores, threads * 2))});
   what_ifs.add_if(source.has_jpeg && recipe.data.decode == DecodeMode::kExact &&
                       recipe.augment.crop != CropKind::kPad &&
                       !(recipe.data.cache.mode != CacheMode::kNone &&
@@ -201,9 +198,9 @@ std::vector<WhatIf> input_what_ifs(const Recipe& recipe, const Machine& machine,
   what_ifs.add_if(machine.on_gpu && recipe.pipeline.copy == Toggle::kOff, Cause::kCopy,
                   Alters::kNothing, {"pipeline.copy=true"});
   what_ifs.add_if(threads > 1, Cause::kInputThreads, Alters::kNothing,
-                  set("data.threads", threads / 2));
+                  {fmt::format("data.threads={}", threads / 2)});
   what_ifs.add_if(true, Cause::kInputThreads, Alters::kNothing,
-                  set("data.prefetch", recipe.data.prefetch * 2));
+                  {fmt::format("data.prefetch={}", recipe.data.prefetch * 2)});
   return std::move(what_ifs.list);
 }
 

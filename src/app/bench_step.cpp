@@ -1,4 +1,5 @@
-// saturate bench step: a recipe's step, compared with its lower bounds.
+// saturate bench step: a recipe's step, compared with its lower bounds. saturate bench ledger: the
+// cost of accounting time by phase.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,9 +14,9 @@ namespace saturate {
 namespace {
 
 struct StepArguments {
-  std::string recipe, json;
-  std::vector<std::string> overrides;
-  StepBenchOptions options;
+  std::string recipe = {}, json = {};
+  std::vector<std::string> overrides = {};
+  StepBenchOptions options = {};
 };
 
 // One value per round.
@@ -146,7 +147,9 @@ void print_details(const BenchReport& report) {
              report.rows[0].keys["memory_peak_bytes"].get<double>() / (1 << 30));
 }
 
-int measure(const StepArguments& arguments) {
+// The result of `bench`, of step_bench.h; empty if a signal cancelled it.
+template <class Bench>
+auto run_bench(const StepArguments& arguments, const Bench& bench) {
   require_release_build();
   Env& env = Env::posix();
   const Recipe recipe = load_recipe(env, arguments.recipe, arguments.overrides);
@@ -155,11 +158,30 @@ int measure(const StepArguments& arguments) {
   StepBenchOptions options = arguments.options;
   options.folder = folder.path();
   options.should_stop = [] { return stop_signal() != 0; };
-  const auto found = bench_step(env, recipe, options);
+  return bench(env, recipe, options);
+}
+
+int measure_step(const StepArguments& arguments) {
+  const auto found = run_bench(arguments, bench_step);
   if (!found) return interrupted_code();
   const BenchReport report = report_of(*found);
   print_report(report);
   print_details(report);
+  write_report(arguments.json, report);
+  return 0;
+}
+
+int measure_ledger(const StepArguments& arguments) {
+  const auto found = run_bench(arguments, bench_ledger);
+  if (!found) return interrupted_code();
+  const Gain gain = found->gain();
+  BenchReport report{
+      "ledger",
+      {{"ledger on", "images/s", found->before}, {"ledger off", "images/s", found->after}}};
+  report.rows[1].keys = {{"gain", gain.ratio}, {"low", gain.low}, {"high", gain.high}};
+  print_report(report);
+  fmt::print("\nwithout the ledger: {:+.2f} % images/s (95 % interval {:+.2f} to {:+.2f})\n",
+             100 * (gain.ratio - 1), 100 * (gain.low - 1), 100 * (gain.high - 1));
   write_report(arguments.json, report);
   return 0;
 }
@@ -171,23 +193,34 @@ constexpr const char* kFooter =
     "third's, input the first's minus the second's. The bound is the rate of input and compute on\n"
     "the same cores without interference; on a GPU, the slower of the two.";
 
+void add_bench_arguments(CLI::App& command, StepArguments& arguments, int least_rounds,
+                         const char* rounds_doc) {
+  add_recipe(command, arguments.recipe);
+  add_settings(command, arguments.overrides);
+  add_number(command, "--rounds", arguments.options.rounds, least_rounds, 1000, rounds_doc);
+  add_number(command, "--seconds", arguments.options.seconds, 0.01, 3600.0,
+             "Minimum length of one measurement");
+}
+
 }  // namespace
 
 void add_bench_step(CLI::App& bench, int& exit_code) {
   const auto [command, arguments] = add_command<StepArguments>(
-      bench, exit_code, "step", "The cost of a recipe's step, and its overhead", measure);
-  command
-      .add_option("RECIPE", arguments.recipe,
-                  "Recipe file, or the name of one that comes with saturate")
-      ->required();
-  add_settings(command, arguments.overrides);
-  add_number(command, "--rounds", arguments.options.rounds, 1, 1000, "Measurements of each loop");
-  add_number(command, "--seconds", arguments.options.seconds, 0.01, 3600.0,
-             "Minimum length of one measurement");
+      bench, exit_code, "step", "The cost of a recipe's step, and its overhead", measure_step);
+  add_bench_arguments(command, arguments, 1, "Measurements of each loop");
   command.add_flag("--profile", arguments.options.profile,
                    "Also measure the share of a step within oneDNN and MKL, from their logs");
   add_json_option(command, arguments.json);
   command.footer(kFooter);
+}
+
+void add_bench_ledger(CLI::App& bench, int& exit_code) {
+  const auto [command, arguments] = add_command<StepArguments>(
+      bench, exit_code, "ledger", "The cost of the ledger in a recipe's step", measure_ledger,
+      {.options = {.rounds = 20, .seconds = 0.5}});
+  add_bench_arguments(command, arguments, 2, "Measurements of each");
+  add_json_option(command, arguments.json);
+  command.footer("Alternates the recipe's own loop on one held batch with the ledger on and off.");
 }
 
 }  // namespace saturate

@@ -49,9 +49,8 @@ void catch_signals(const std::string& text) {
   struct sigaction action {};
   action.sa_handler = note_signal;
   action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);  // SLURM sends it before it ends a job
-  sigaction(SIGUSR1, &action, nullptr);  // as requested by `sbatch --signal=USR1@60`
+  // SLURM sends SIGTERM before it ends a job, and SIGUSR1 if `sbatch --signal=USR1@60` asks for it.
+  for (const int number : {SIGINT, SIGTERM, SIGUSR1}) sigaction(number, &action, nullptr);
   // The same Ctrl-C may end the reader of the output, such as tee: the run must be saved first.
   signal(SIGPIPE, SIG_IGN);
   struct sigaction hangup {};
@@ -83,6 +82,11 @@ int interrupted_code() {
 
 void require_running() {
   if (stop_signal() != 0) throw Stopped();
+}
+
+void add_recipe(CLI::App& command, std::string& recipe) {
+  command.add_option("RECIPE", recipe, "Recipe file, or the name of one that comes with saturate")
+      ->required();
 }
 
 CLI::Option* add_settings(CLI::App& command, std::vector<std::string>& settings, const char* name,

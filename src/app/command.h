@@ -58,6 +58,8 @@ CLI::Option* add_number(CLI::App& command, const char* name, Value& value, Bound
       ->capture_default_str();
 }
 
+// RECIPE, which is required.
+void add_recipe(CLI::App& command, std::string& recipe);
 // --set or a similar option, which may be repeated.
 CLI::Option* add_settings(
     CLI::App& command, std::vector<std::string>& settings, const char* name = "--set",

@@ -74,9 +74,7 @@ void print_interludes(const Measurements& found) {
 }
 
 void print_ranks(const Diagnosis& diagnosis, const Measurements& found) {
-  fmt::print("\nmeasured\n");
-  fmt::print("  the recipe     {:>9.1f} images/s, {:.2f} ms a step of {} over {} processes\n",
-             found.rate, 1e3 * found.phases.total(), found.batch, found.ranks.size());
+  fmt::print(" over {} processes\n", found.ranks.size());
   fmt::print("  efficiency     {:>9.1f} % of the processes' time is not spent waiting for others\n",
              100 * diagnosis.efficiency);
   for (size_t rank = 0; rank < found.ranks.size(); ++rank) {
@@ -89,13 +87,12 @@ void print_ranks(const Diagnosis& diagnosis, const Measurements& found) {
 }
 
 void print_evidence(const Diagnosis& diagnosis, const Measurements& found) {
+  fmt::print("\nmeasured\n  the recipe     {:>9.1f} images/s, {:.2f} ms a step of {}", found.rate,
+             1e3 * found.phases.total(), found.batch);
   if (!found.ranks.empty()) return print_ranks(diagnosis, found);
-  const double step_s = found.phases.total();
-  fmt::print("\nmeasured\n");
-  fmt::print("  the recipe     {:>9.1f} images/s, {:.2f} ms a step of {}\n", found.rate,
-             1e3 * step_s, found.batch);
   fmt::print(
-      "  compute alone  {:>9.1f} images/s, on a batch that is held{}: {:.2f} times the recipe {}\n",
+      "\n  compute alone  {:>9.1f} images/s, on a batch that is held{}: {:.2f} times the recipe "
+      "{}\n",
       found.compute_rate, found.on_gpu ? ", without input and copy" : "", found.without_input.ratio,
       interval(found.without_input));
   fmt::print("  input alone    {:>9.1f} images/s, {} loader threads: {:.2f} times the recipe {}\n",
@@ -256,10 +253,7 @@ constexpr const char* kDiagnoseFooter =
 void add_diagnose(CLI::App& app, int& exit_code) {
   const auto [command, arguments] = add_command<DiagnoseArguments>(
       app, exit_code, "diagnose", "Find a run's bottleneck by experiment", diagnose);
-  command
-      .add_option("RECIPE", arguments.recipe,
-                  "Recipe file, or the name of one that comes with saturate")
-      ->required();
+  add_recipe(command, arguments.recipe);
   add_settings(command, arguments.overrides);
   add_settings(command, arguments.options.tries, "--try",
                "section.key=value: one more change to measure; may be repeated");

@@ -110,21 +110,21 @@ void add_measuring(CLI::App& command, LadderArguments& arguments) {
   command.add_option("--markdown", arguments.markdown, "The table as Markdown, to this file");
 }
 
-// The command that a ladder starts for each rung, connected by descriptors 3 and 4.
-void add_measure_rung(CLI::App& app) {
+// The command that a ladder starts for each rung.
+void add_measure_rung(CLI::App& app, int& exit_code) {
   struct Arguments {
     std::string recipe, folder;
     double seconds = 1;
   };
-  auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = app.add_subcommand("measure-rung")->group("");
-  command->add_option("RECIPE", arguments->recipe)->required();
-  command->add_option("FOLDER", arguments->folder)->required();
-  command->add_option("SECONDS", arguments->seconds)->required();
-  command->callback([arguments] {
-    serve_rung(Env::posix(), arguments->recipe, arguments->folder, arguments->seconds, 3, 4,
-               join_group);
-  });
+  const auto [command, arguments] =
+      add_command<Arguments>(app, exit_code, "measure-rung", "", [](const Arguments& given) {
+        serve_rung(Env::posix(), given.recipe, given.folder, given.seconds, join_group);
+        return 0;
+      });
+  command.group("");
+  command.add_option("RECIPE", arguments.recipe)->required();
+  command.add_option("FOLDER", arguments.folder)->required();
+  command.add_option("SECONDS", arguments.seconds)->required();
 }
 
 }  // namespace
@@ -144,7 +144,7 @@ void add_ladder(CLI::App& app, int& exit_code) {
       "docs/ladder.md describes the file; ladders/ holds examples. Rungs of several processes "
       "need\n"
       "as many: saturate launch --nproc-per-node 2 -- ladder LADDER");
-  add_measure_rung(app);
+  add_measure_rung(app, exit_code);
 }
 
 void add_sweep(CLI::App& app, int& exit_code) {
@@ -153,10 +153,7 @@ void add_sweep(CLI::App& app, int& exit_code) {
       [](const LadderArguments& given) {
         return measure_ladder(make_sweep(given.input, given.over), given);
       });
-  command
-      .add_option("RECIPE", arguments.input,
-                  "Recipe file, or the name of one that comes with saturate")
-      ->required();
+  add_recipe(command, arguments.input);
   add_settings(command, arguments.over, "--over",
                "section.key=a,b,c: values to compare; may be repeated, for all combinations")
       ->required();

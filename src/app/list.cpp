@@ -1,4 +1,4 @@
-// saturate list: all names for recipes.
+// saturate list: all names for recipes. saturate env: versions and hardware.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include "saturate/model.h"
 #include "saturate/optimizer.h"
 #include "saturate/schedule.h"
+#include "trace/host.h"
 
 namespace saturate {
 namespace {
@@ -82,6 +83,14 @@ void add_list(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember(
           {"all", "sources", "models", "optimizers", "schedules", "recipes", "options"}));
   command.add_flag("--markdown", arguments.markdown, "The options as docs/recipe.md has them");
+}
+
+void add_env(CLI::App& app, int& exit_code) {
+  CLI::App* command = app.add_subcommand("env", "Print versions and hardware, for a bug report");
+  command->callback([&exit_code] {
+    for (const auto& [name, value] : host_facts()) fmt::print("{:<14}{}\n", name, value);
+    exit_code = 0;
+  });
 }
 
 }  // namespace saturate

@@ -87,10 +87,7 @@ void add_tune(CLI::App& app, int& exit_code) {
       app, exit_code, "tune",
       "Apply diagnose's fixes, and keep those that speed up without changing the loss", run_tune);
   TuneOptions& options = arguments.options;
-  command
-      .add_option("RECIPE", arguments.recipe,
-                  "Recipe file, or the name of one that comes with saturate")
-      ->required();
+  add_recipe(command, arguments.recipe);
   command.add_option("--out", arguments.out, "The tuned recipe, a new file")->required();
   add_settings(command, arguments.overrides);
   add_number(command, "--minutes", options.minutes, 0.1, 1440.0, "Approximate total time");

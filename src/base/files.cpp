@@ -1,9 +1,12 @@
 // Whole-file reading and atomic writing, over any Env.
 #include "base/files.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 
@@ -11,6 +14,7 @@
 #include "saturate/data/error.h"
 
 namespace saturate {
+
 void Env::read_into(const std::string& path, std::vector<std::byte>& out) {
   const auto file = open_readable(path);
   out.resize(file->size());
@@ -21,6 +25,20 @@ std::vector<std::byte> read_file(Env& env, const std::string& path) {
   std::vector<std::byte> bytes;
   env.read_into(path, bytes);
   return bytes;
+}
+
+void discard(Env& env, const std::string& temporary) {
+  try {
+    env.remove(temporary);
+  } catch (...) {
+    // The first failure is the one worth reporting.
+  }
+}
+
+bool begins_with_ended_process(std::string_view text) {
+  pid_t process = 0;
+  std::from_chars(text.data(), text.data() + text.size(), process);
+  return process > 0 && ::kill(process, 0) != 0 && errno == ESRCH;
 }
 
 namespace {
@@ -79,13 +97,15 @@ class NewContents {
       file->sync();
       file->close();
     } catch (...) {
-      discard();
+      discard(env_, temporary_);
       throw;
     }
   }
   NewContents(const NewContents&) = delete;
   NewContents& operator=(const NewContents&) = delete;
-  ~NewContents() { discard(); }
+  ~NewContents() {
+    if (!temporary_.empty()) discard(env_, temporary_);
+  }
 
   void commit() {
     if (temporary_.empty()) return write_in_place(env_, path_, pieces_);
@@ -95,15 +115,6 @@ class NewContents {
   }
 
  private:
-  void discard() {
-    if (temporary_.empty()) return;
-    try {
-      env_.remove(temporary_);
-    } catch (...) {
-      // The first failure is the one worth reporting.
-    }
-  }
-
   Env& env_;
   const std::string path_;
   const std::vector<std::span<const std::byte>> pieces_;

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/text.h"
 #include "saturate/data/env.h"
 
 namespace saturate {
@@ -17,9 +19,20 @@ inline std::string parent_folder(const std::string& path) {
 
 // The whole file as text.
 inline std::string text_of_file(Env& env, const std::string& path) {
-  const auto bytes = read_file(env, path);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  return std::string(as_text(read_file(env, path)));
 }
+
+// A folder's path without slashes at its end.
+inline std::string without_end_slashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// Removes a temporary file after a more important failure; ignores errors.
+void discard(Env& env, const std::string& temporary);
+
+// Whether `text` begins with the number of a process that has ended, as in a temporary file's name.
+bool begins_with_ended_process(std::string_view text);
 
 struct TextFile {
   std::string path, text;

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -168,13 +167,9 @@ class PosixWritableFile : public WritableFile {
 int named_descriptor(const std::string& path) {
   if (path == "/dev/stdout") return STDOUT_FILENO;
   if (path == "/dev/stderr") return STDERR_FILENO;
-  for (const std::string folder : {"/dev/fd/", "/proc/self/fd/"}) {
-    int number = -1;
-    const char* const end = path.data() + path.size();
-    if (path.starts_with(folder) &&
-        std::from_chars(path.data() + folder.size(), end, number).ptr == end)
-      return number;
-  }
+  for (const std::string folder : {"/dev/fd/", "/proc/self/fd/"})
+    if (path.starts_with(folder))
+      return parsed_number<int>(path.substr(folder.size())).value_or(-1);
   return -1;
 }
 

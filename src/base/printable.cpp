@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/text.h"
 #include "saturate/data/error.h"
 #include "saturate/data/world.h"
 
@@ -84,8 +85,7 @@ void append_bytes(std::string& safe, std::string_view bytes) {
 }
 
 bool is_plain(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-         std::string_view("_-+=:,./@%").find(c) != std::string_view::npos;
+  return is_letter_or_digit(c) || std::string_view("_-+=:,./@%").find(c) != std::string_view::npos;
 }
 
 constexpr const char* kLevels[] = {"info", "warning", "error"};

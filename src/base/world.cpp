@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 
+#include "base/text.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -39,10 +38,8 @@ constexpr std::array<Dialect, 4> kDialects = {
 std::optional<int> number(const Lookup& lookup, const char* name, int low, int high) {
   const char* text = lookup(name);
   if (!text || !*text) return std::nullopt;
-  int value = 0;
-  const char* const end = text + std::strlen(text);
-  const auto [stop, error] = std::from_chars(text, end, value);
-  if (error != std::errc() || stop != end || value < low || value > high)
+  const auto value = parsed_number<int>(text);
+  if (!value || *value < low || *value > high)
     fail_variable(fmt::format("{} is \"{}\", not a number from {} to {}", name, text, low, high),
                   name);
   return value;

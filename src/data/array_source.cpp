@@ -73,8 +73,8 @@ class ArraySource : public IndexedSource {
   int64_t label(size_t index) const override {
     if (classes_.empty()) return 0;
     const StoredArray& target = arrays_[target_];
-    return whole_number(target.field.type,
-                        target.values.data() + index * bytes_of(target.field.type));
+    const ElementRow& element = element_row(target.field.type);
+    return element.whole_number(target.values.data() + index * element.bytes);
   }
   void read(size_t index, Sample& out) const override {
     out.name.assign(path_).append(":").append(std::to_string(index));
@@ -97,10 +97,10 @@ class ArraySource : public IndexedSource {
         !is_whole(found->field.type))
       return;
     target_ = size_t(found - arrays_.begin());
-    const size_t size = bytes_of(found->field.type);
+    const ElementRow& element = element_row(found->field.type);
     int64_t most = 0;
     for (size_t i = 0; i < found->samples; ++i) {
-      const int64_t value = whole_number(found->field.type, found->values.data() + i * size);
+      const int64_t value = element.whole_number(found->values.data() + i * element.bytes);
       if (value < 0 || value >= kMaxClassNumbers) return;
       most = std::max(most, value);
     }
@@ -213,12 +213,7 @@ StoredArray stored_in(std::shared_ptr<const ReadableFile> file, uint64_t offset,
 ArrayChoice take_array_choice(std::string& rest) {
   ArrayChoice choice;
   choice.target = take_option(rest, "target");
-  const std::string fields = take_option(rest, "fields");
-  for (size_t begin = 0; begin < fields.size();) {
-    const size_t end = std::min(fields.find('+', begin), fields.size());
-    choice.fields.push_back(fields.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  choice.fields = take_names(rest, "fields");
   return choice;
 }
 

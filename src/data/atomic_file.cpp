@@ -1,10 +1,7 @@
 #include "data/atomic_file.h"
 
-#include <signal.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <charconv>
 #include <utility>
 
 #include "base/files.h"
@@ -20,10 +17,7 @@ void remove_leftovers(Env& env, const std::string& folder, const std::string& pr
   for (const FileInfo& info : env.list(folder)) {
     if (!info.name.starts_with(prefix)) continue;
     const std::string digits = info.name.substr(prefix.size());
-    pid_t pid = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), pid);
-    const bool is_pid = error == std::errc() && end == digits.data() + digits.size() && pid > 0;
-    if (!is_pid || ::kill(pid, 0) == 0 || errno != ESRCH) continue;
+    if (!parsed_number<pid_t>(digits) || !begins_with_ended_process(digits)) continue;
     if (info.is_directory)
       env.remove_tree(folder + "/" + info.name);
     else
@@ -41,14 +35,6 @@ std::string claim_temporary(Env& env, const std::string& path, bool replace) {
   const std::string prefix = path + ".tmp-";
   remove_leftovers(env, folder, prefix.substr(prefix.rfind('/') + 1));
   return prefix + std::to_string(::getpid());
-}
-
-void discard(Env& env, const std::string& temporary) {
-  try {
-    env.remove(temporary);
-  } catch (...) {
-    // The first failure is the one worth reporting.
-  }
 }
 
 AtomicFile::AtomicFile(Env& env, std::string path, Existing existing)
@@ -91,8 +77,8 @@ void AtomicFile::commit() {
   committed_ = true;
 }
 
-AtomicFolder::AtomicFolder(Env& env, std::string path) : env_(env), path_(std::move(path)) {
-  while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+AtomicFolder::AtomicFolder(Env& env, std::string path)
+    : env_(env), path_(without_end_slashes(std::move(path))) {
   exists_ = env_.exists(path_);
   const auto refuse = [&] {
     fail(ErrorKind::kUsage, "folder is not empty", path_, "Choose a new one with --out");

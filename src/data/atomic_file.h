@@ -15,9 +15,6 @@ namespace saturate {
 // the folder if missing. Fails with kUsage if `path` exists, unless it is to be replaced.
 std::string claim_temporary(Env& env, const std::string& path, bool replace = false);
 
-// Removes `temporary` after a more important failure; ignores errors.
-void discard(Env& env, const std::string& temporary);
-
 // As write_atomically(), for data that does not fit in memory. Not for concurrent use.
 class AtomicFile {
  public:

@@ -12,15 +12,12 @@
 #include <vector>
 
 #include "base/checksum.h"
+#include "base/text.h"
 
 namespace saturate {
 
 // Fields are copied in memory order.
 static_assert(std::endian::native == std::endian::little);
-
-inline std::string_view as_text(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 // Reads fields in sequence. Past the end they are 0 or empty, and ok() is false.
 class ByteReader {

@@ -13,6 +13,7 @@
 #include "data/read_sample.h"
 #include "data/scratch_pool.h"
 #include "data/source_index.h"
+#include "data/sources.h"
 #include "saturate/data/error.h"
 #include "saturate/data/input.h"
 
@@ -66,10 +67,10 @@ struct Kept {
   }
 };
 
-class CachedDataset : public Dataset {
+class CachedDataset : public WrappedSource<Dataset> {
  public:
   CachedDataset(std::unique_ptr<Dataset> source, const CacheOptions& options)
-      : source_(std::move(source)),
+      : WrappedSource(std::move(source)),
         decodes_(options.form == CacheForm::kDecoded && source_->tensors().empty()),
         limit_(options.gb > 0 ? budget_of(options.gb) : held + available_memory() / 2),
         slots_(source_->size()) {}
@@ -81,17 +82,11 @@ class CachedDataset : public Dataset {
   }
 
   size_t size() const override { return slots_.size(); }
-  const std::vector<std::string>& classes() const override { return source_->classes(); }
-  bool has_masks() const override { return source_->has_masks(); }
-  const std::vector<TensorField>& tensors() const override { return source_->tensors(); }
-  std::string warning() const override { return source_->warning(); }
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     if (look_ahead() == 0) return source_->advise(advice, first, count);
     for (size_t i = first; i < first + count; ++i)
       if (!slots_[i].load(std::memory_order_acquire)) source_->advise(advice, i, 1);
   }
-  uint64_t look_ahead() const override { return source_->look_ahead(); }
-  uint64_t bytes(size_t index) const override { return source_->bytes(index); }
 
   void read(size_t index, Sample& out) const override {
     if (const Kept* kept = slots_[index].load(std::memory_order_acquire))
@@ -168,7 +163,6 @@ class CachedDataset : public Dataset {
     return before;
   }
 
-  const std::unique_ptr<Dataset> source_;
   const bool decodes_;
   const uint64_t limit_;  // of held
   mutable std::atomic<bool> full_{false};

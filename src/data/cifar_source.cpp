@@ -2,9 +2,9 @@
 // CIFAR-10 and CIFAR-100, https://www.cs.toronto.edu/~kriz/cifar.html. A record is one label byte
 // (CIFAR-100: coarse, then fine) and 32 x 32 pixels in planes red, green, blue.
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
+#include "base/files.h"
 #include "data/path_list.h"
 #include "data/sources.h"
 #include "saturate/data/error.h"
@@ -36,15 +36,10 @@ struct CifarFile {
 std::vector<std::string> read_names(Env& env, const std::string& path, size_t count) {
   std::vector<std::string> names;
   if (!env.exists(path)) return names;
-  std::string line;
-  for (std::byte b : read_file(env, path)) {
-    if (char(b) == '\n') {
-      if (!line.empty()) names.push_back(std::exchange(line, {}));
-    } else if (char(b) != '\r') {
-      line += char(b);
-    }
+  for (std::string& line : split_text(text_of_file(env, path), '\n')) {
+    std::erase(line, '\r');
+    if (!line.empty()) names.push_back(std::move(line));
   }
-  if (!line.empty()) names.push_back(line);
   if (names.size() == count) return names;
   fail(ErrorKind::kData,
        "file has " + std::to_string(names.size()) + " class names where " + std::to_string(count) +
@@ -71,11 +66,7 @@ class CifarSource : public IndexedSource {
     const std::string folder = paths[0].substr(0, paths[0].rfind('/') + 1);
     const auto names = read_names(env, folder + layout_.names, layout_.classes);
     classes_ = names.empty() ? number_classes(layout_.classes) : names;
-    std::sort(classes_.begin(), classes_.end());
-    labels_.resize(layout_.classes);
-    std::iota(labels_.begin(), labels_.end(), 0);
-    for (size_t i = 0; i < names.size(); ++i)
-      labels_[i] = std::lower_bound(classes_.begin(), classes_.end(), names[i]) - classes_.begin();
+    labels_ = sort_classes(classes_);
   }
 
   size_t size() const override { return files_.empty() ? 0 : files_.back().end; }
@@ -123,8 +114,7 @@ class CifarSource : public IndexedSource {
  private:
   // The file of a sample, and its record in that file.
   std::pair<const CifarFile&, size_t> place_of(size_t index) const {
-    const auto file = std::upper_bound(files_.begin(), files_.end(), index,
-                                       [](size_t i, const CifarFile& f) { return i < f.end; });
+    const auto file = std::ranges::upper_bound(files_, index, {}, &CifarFile::end);
     return {*file, index - (file == files_.begin() ? 0 : std::prev(file)->end)};
   }
 
@@ -154,7 +144,7 @@ struct Found {
   bool cifar100;
 };
 
-Found find_files(Env& env, const std::string& folder, const std::string& split) {
+Found find_cifar(Env& env, const std::string& folder, const std::string& split) {
   const std::string hundred = folder + (split == "test" ? "/test.bin" : "/train.bin");
   if (env.exists(hundred)) return {{hundred}, true};
   std::vector<std::string> paths;
@@ -172,15 +162,12 @@ Found find_files(Env& env, const std::string& folder, const std::string& split) 
 
 std::unique_ptr<Dataset> open_cifar(Env& env, const std::string& rest) {
   std::string path = rest;
-  const std::string split = take_split(path, "cifar"), labels = take_option(path, "labels");
-  if (path.empty())
-    fail(ErrorKind::kUsage, "cifar: needs a path", "data.source", "Write cifar:PATH");
-  if (!labels.empty() && labels != "fine" && labels != "coarse")
-    fail(ErrorKind::kUsage, "labels=" + labels + " is neither fine nor coarse", "data.source",
-         "Write labels=fine or labels=coarse");
+  const std::string split = take_word(path, "split", "train", "test"),
+                    labels = take_word(path, "labels", "fine", "coarse");
+  path = take_folder(path, "cifar");
   Found found;
   if (env.is_directory(path)) {
-    found = find_files(env, path, split.empty() ? "train" : split);
+    found = find_cifar(env, path, split.empty() ? "train" : split);
   } else {
     if (!split.empty())
       fail(ErrorKind::kUsage, "split is given, and the path is not a folder", "data.source",

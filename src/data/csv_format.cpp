@@ -2,19 +2,10 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
-namespace {
-
-constexpr std::string_view kSpaces = " \t";
-
-void trim(std::string_view& text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kSpaces), text.size()));
-  text = text.substr(0, text.find_last_not_of(kSpaces) + 1);
-}
-
-}  // namespace
 
 CsvReader::CsvReader(std::string_view text, const std::string& path) : left_(text), path_(path) {
   if (left_.starts_with("\xef\xbb\xbf")) left_.remove_prefix(3);
@@ -63,7 +54,7 @@ void CsvReader::read_cell(std::string& cell) {
   const char ends[] = {separator_, '\r', '\n', '\0'};
   std::string_view rest = left_.substr(0, left_.find_first_of(std::string_view(ends, 3)));
   left_.remove_prefix(rest.size());
-  trim(rest);
+  rest = trimmed(rest, " \t");
   if (!quoted)
     cell = rest;
   else if (!rest.empty())

@@ -302,22 +302,11 @@ CsvOptions take_csv_options(std::string& rest, std::string& fit) {
   CsvOptions options;
   options.target = take_option(rest, "target");
   fit = take_option(rest, "fit");
-  const std::string ignored = take_option(rest, "ignore"), held = take_option(rest, "held"),
-                    classes = take_option(rest, "classes");
-  for (size_t begin = 0; begin < ignored.size();) {
-    const size_t end = std::min(ignored.find('+', begin), ignored.size());
-    options.ignored.push_back(ignored.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  options.classes = classes == "true";
-  const char* const held_end = held.data() + held.size();
-  const auto parsed = std::from_chars(held.data(), held_end, options.held);
-  if (!held.empty() && (parsed.ptr != held_end || parsed.ec != std::errc() || options.held < 2))
-    fail(ErrorKind::kUsage, "held=" + held + " is not a whole number from 2 on", "data.source",
-         "Write held=5 if every fifth row is held out");
-  if (!classes.empty() && classes != "true" && classes != "false")
-    fail(ErrorKind::kUsage, "classes=" + classes + " is neither true nor false", "data.source",
-         "Write classes=true if the target's numbers are classes");
+  options.ignored = take_names(rest, "ignore");
+  options.held =
+      take_number(rest, "held", 2, kAnyNumber, "Write held=5 if every fifth row is held out")
+          .value_or(0);
+  options.classes = take_word(rest, "classes", "true", "false") == "true";
   return options;
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 namespace saturate {
 namespace {
@@ -31,46 +32,58 @@ double brain(uint16_t bits) {
   return double(read_as<float>(reinterpret_cast<const std::byte*>(&wide)));
 }
 
-}  // namespace
-
-int64_t whole_number(ElementType type, const std::byte* from) {
-  switch (type) {
-    case ElementType::kInt8:
-      return read_as<int8_t>(from);
-    case ElementType::kUint16:
-      return read_as<uint16_t>(from);
-    case ElementType::kInt16:
-      return read_as<int16_t>(from);
-    case ElementType::kUint32:
-      return read_as<uint32_t>(from);
-    case ElementType::kInt32:
-      return read_as<int32_t>(from);
-    case ElementType::kUint64: {
-      const auto value = read_as<uint64_t>(from);
-      return value > uint64_t(INT64_MAX) ? -1 : int64_t(value);
-    }
-    case ElementType::kInt64:
-      return read_as<int64_t>(from);
-    default:
-      return read_as<uint8_t>(from);
-  }
+template <class T>
+int64_t as_whole(const std::byte* from) {
+  const T value = read_as<T>(from);
+  return std::in_range<int64_t>(value) ? int64_t(value) : -1;
 }
 
-double as_number(ElementType type, const std::byte* from) {
-  switch (type) {
-    case ElementType::kFloat16:
-      return half(read_as<uint16_t>(from));
-    case ElementType::kBfloat16:
-      return brain(read_as<uint16_t>(from));
-    case ElementType::kFloat32:
-      return double(read_as<float>(from));
-    case ElementType::kFloat64:
-      return read_as<double>(from);
-    case ElementType::kUint64:
-      return double(read_as<uint64_t>(from));
-    default:
-      return double(whole_number(type, from));
-  }
+template <class T>
+double as_number(const std::byte* from) {
+  return double(read_as<T>(from));
+}
+
+template <class T>
+constexpr ElementRow whole(ElementType type, const char* name, const char* npy,
+                           const char* safetensors) {
+  return {type, name, sizeof(T), npy, safetensors, as_whole<T>, as_number<T>};
+}
+
+constexpr ElementRow kElements[] = {  // by ElementType
+    whole<uint8_t>(ElementType::kBool, "bool", "b1", "BOOL"),
+    whole<uint8_t>(ElementType::kUint8, "uint8", "u1", "U8"),
+    whole<int8_t>(ElementType::kInt8, "int8", "i1", "I8"),
+    whole<uint16_t>(ElementType::kUint16, "uint16", "u2", "U16"),
+    whole<int16_t>(ElementType::kInt16, "int16", "i2", "I16"),
+    whole<uint32_t>(ElementType::kUint32, "uint32", "u4", "U32"),
+    whole<int32_t>(ElementType::kInt32, "int32", "i4", "I32"),
+    whole<uint64_t>(ElementType::kUint64, "uint64", "u8", "U64"),
+    whole<int64_t>(ElementType::kInt64, "int64", "i8", "I64"),
+    {ElementType::kFloat16, "float16", 2, "f2", "F16", nullptr,
+     [](const std::byte* from) { return half(read_as<uint16_t>(from)); }},
+    {ElementType::kBfloat16, "bfloat16", 2, "", "BF16", nullptr,
+     [](const std::byte* from) { return brain(read_as<uint16_t>(from)); }},
+    {ElementType::kFloat32, "float32", 4, "f4", "F32", nullptr, as_number<float>},
+    {ElementType::kFloat64, "float64", 8, "f8", "F64", nullptr, as_number<double>}};
+
+}  // namespace
+
+const ElementRow& element_row(ElementType type) {
+  return kElements[size_t(type)];
+}
+
+const ElementRow* find_element(std::string_view ElementRow::*format, std::string_view name) {
+  for (const ElementRow& row : kElements)
+    if (!name.empty() && row.*format == name) return &row;
+  return nullptr;
+}
+
+size_t bytes_of(ElementType type) {
+  return element_row(type).bytes;
+}
+
+const char* element_name(ElementType type) {
+  return element_row(type).name;
 }
 
 }  // namespace saturate

@@ -1,20 +1,28 @@
-// Values of tensors as stored.
+// Values of tensors as stored, and their types in the formats.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "saturate/data/dataset.h"
 
 namespace saturate {
 
+struct ElementRow {
+  ElementType type;
+  const char* name;
+  size_t bytes;
+  std::string_view npy, safetensors;  // its names there, the first without the byte order; or ""
+  int64_t (*whole_number)(const std::byte* from);  // null for fractions; from 2^63 on: -1
+  double (*number)(const std::byte* from);
+};
+const ElementRow& element_row(ElementType type);
+// The type of that name in a format; null if there is none.
+const ElementRow* find_element(std::string_view ElementRow::*format, std::string_view name);
+
 inline bool is_whole(ElementType type) {
   return type < ElementType::kFloat16;
 }
-
-// REQUIRES: is_whole(type). Those from 2^63 on are -1.
-int64_t whole_number(ElementType type, const std::byte* from);
-
-double as_number(ElementType type, const std::byte* from);
 
 }  // namespace saturate

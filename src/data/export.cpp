@@ -1,6 +1,7 @@
 #include "data/export.h"
 
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <span>
 
 #include "base/thread_pool.h"
@@ -14,6 +15,12 @@
 namespace saturate {
 namespace {
 
+void write_file(Env& env, const std::string& path, std::span<const std::byte> bytes) {
+  const auto file = env.open_writable(path);
+  file->append(bytes);
+  file->close();
+}
+
 void write_folder(Env& env, const Dataset& dataset, const std::string& out, int threads,
                   const ProgressCallback& progress) {
   check_folder_names(dataset.classes());
@@ -25,23 +32,10 @@ void write_folder(Env& env, const Dataset& dataset, const std::string& out, int 
     Sample sample;
     read_sample(dataset, i, sample);
     make_file(sample);
-    const auto file = env.open_writable(root + member_name(dataset.classes(), i, sample));
-    file->append(sample.bytes);
-    file->close();
+    write_file(env, root + member_name(dataset.classes(), i, sample), sample.bytes);
     meter.add_one();
   });
   folder.commit();
-}
-
-std::string stem(size_t index) {
-  const std::string digits = std::to_string(index);
-  return std::string(8 - std::min<size_t>(8, digits.size()), '0') + digits;
-}
-
-void write_file(Env& env, const std::string& path, std::span<const std::byte> bytes) {
-  const auto file = env.open_writable(path);
-  file->append(bytes);
-  file->close();
 }
 
 void write_masks(Env& env, const Dataset& dataset, const std::string& out, int threads,
@@ -61,10 +55,10 @@ void write_masks(Env& env, const Dataset& dataset, const std::string& out, int t
     Decoder decoder;
     const ImageInfo info = probe_sample(decoder, sample);
     const char* const ending = ending_of(info.format);
-    write_file(env, root + "/images/" + stem(i) + ending, sample.bytes);
+    write_file(env, fmt::format("{}/images/{:08}{}", root, i, ending), sample.bytes);
     ClassMap mask;
     decode_mask(sample, info.width, info.height, dataset.classes().size(), mask);
-    write_file(env, root + "/masks/" + stem(i) + ".png",
+    write_file(env, fmt::format("{}/masks/{:08}.png", root, i),
                encode_png(mask.classes.data(), mask.width, mask.height, 1));
     meter.add_one();
   });

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "data/path_list.h"
 #include "data/sources.h"
 #include "saturate/data/error.h"
 
@@ -155,11 +156,7 @@ class FolderSource : public IndexedSource {
 }  // namespace
 
 std::unique_ptr<Dataset> open_folder(Env& env, const std::string& rest) {
-  if (rest.empty())
-    fail(ErrorKind::kUsage, "folder: needs a path", "data.source", "Write folder:PATH");
-  std::string root = rest;
-  while (root.size() > 1 && root.back() == '/') root.pop_back();
-  return std::make_unique<FolderSource>(env, std::move(root));
+  return std::make_unique<FolderSource>(env, take_folder(rest, "folder"));
 }
 
 }  // namespace saturate

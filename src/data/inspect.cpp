@@ -73,9 +73,10 @@ void read_tensors(const Dataset& dataset, size_t index, Inspector& inspector, Fi
   const std::byte* from = inspector.sample.bytes.data();
   for (const TensorField& field : dataset.tensors()) {
     FieldReport& report = out.fields.emplace_back(FieldReport{field, INFINITY, -INFINITY});
-    const size_t size = bytes_of(field.type), bytes = field.bytes();
-    for (size_t at = 0; at < bytes; at += size) {
-      const double value = as_number(field.type, from + at);
+    const ElementRow& element = element_row(field.type);
+    const size_t bytes = field.bytes();
+    for (size_t at = 0; at < bytes; at += element.bytes) {
+      const double value = element.number(from + at);
       if (!std::isfinite(value)) {
         ++report.not_finite;
         continue;
@@ -126,20 +127,10 @@ Spread spread_of(const Histogram& counts) {
   return {counts.begin()->first, median->first, counts.rbegin()->first};
 }
 
-size_t* count_of(DatasetReport& report, ImageFormat format) {
-  switch (format) {
-    case ImageFormat::kJpeg:
-      return &report.jpeg;
-    case ImageFormat::kPng:
-      return &report.png;
-    case ImageFormat::kWebp:
-      return &report.webp;
-    case ImageFormat::kAvif:
-      return &report.avif;
-    case ImageFormat::kRaw:
-      break;
-  }
-  return &report.raw;
+size_t& count_of(DatasetReport& report, ImageFormat format) {
+  size_t* const counts[] = {&report.jpeg, &report.png, &report.webp, &report.avif,
+                            &report.raw};  // by ImageFormat
+  return *counts[size_t(format)];
 }
 
 // The report as it grows. Safe for concurrent use.
@@ -170,7 +161,7 @@ class Tally {
     add_pixels(found.pixels);
     report_.bytes += found.bytes;
     if (!report_.fields.empty()) return add_fields(found.fields);
-    ++*count_of(report_, found.info.format);
+    ++count_of(report_, found.info.format);
     ++report_.components[found.info.components];
     ++widths_[found.info.width];
     ++heights_[found.info.height];

@@ -1,5 +1,7 @@
 #include "data/lmdb_format.h"
 
+#include <fmt/format.h>
+
 #include "data/bytes.h"
 #include "data/shard_format.h"
 #include "saturate/data/error.h"
@@ -43,9 +45,7 @@ LmdbMeta parse_meta(std::span<const std::byte> bytes, const std::string& path) {
 }
 
 std::string lmdb_key(uint64_t number) {
-  std::string digits = std::to_string(number);
-  if (digits.size() < kLmdbDigits) digits.insert(0, kLmdbDigits - digits.size(), '0');
-  return digits;
+  return fmt::format("{:010}", number);
 }
 
 std::vector<std::byte> encode_record(const Sample& sample) {

@@ -18,7 +18,6 @@ namespace saturate {
 constexpr std::string_view kLmdbMetaKey = "saturate";  // sorts after all numbers
 constexpr std::string_view kLmdbMagic = "SATLMDB1";
 constexpr uint32_t kLmdbVersion = 1;
-constexpr size_t kLmdbDigits = 10;  // of a key
 
 struct LmdbMeta {
   uint64_t samples = 0;
@@ -28,7 +27,7 @@ std::vector<std::byte> encode_meta(const LmdbMeta& meta);
 // Fails with kData naming `path`.
 LmdbMeta parse_meta(std::span<const std::byte> bytes, const std::string& path);
 
-// The sample's number, zero-padded, so that keys sort numerically.
+// The sample's number with ten digits, so that keys sort numerically.
 std::string lmdb_key(uint64_t number);
 
 // The fields before a sample's bytes.

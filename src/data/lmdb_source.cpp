@@ -14,6 +14,7 @@
 #include "data/bytes.h"
 #include "data/lmdb_format.h"
 #include "data/lmdb_tree.h"
+#include "data/path_list.h"
 #include "data/shard_format.h"
 #include "data/sources.h"
 #include "saturate/data/error.h"
@@ -133,10 +134,7 @@ class LmdbSource : public IndexedSource {
            path_, "Create it with saturate data pack SOURCE --out lmdb:FOLDER");
     const LmdbMeta meta = parse_meta(bytes, path_);
     classes_ = meta.classes;
-    std::sort(classes_.begin(), classes_.end());
-    for (const std::string& name : meta.classes)
-      labels_.push_back(std::lower_bound(classes_.begin(), classes_.end(), name) -
-                        classes_.begin());
+    labels_ = sort_classes(classes_);
     return meta.samples;
   }
 
@@ -167,8 +165,7 @@ class LmdbSource : public IndexedSource {
 }  // namespace
 
 std::unique_ptr<Dataset> open_lmdb(Env& env, const std::string& rest) {
-  if (rest.empty()) fail(ErrorKind::kUsage, "lmdb: needs a path", "data.source", "Write lmdb:PATH");
-  return std::make_unique<LmdbSource>(env, rest);
+  return std::make_unique<LmdbSource>(env, take_folder(rest, "lmdb"));
 }
 
 }  // namespace saturate

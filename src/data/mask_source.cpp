@@ -2,10 +2,11 @@
 // in masks/NAME.png. classes.txt names the classes, one per line, or ",classes=N" gives their
 // number. Samples are in the order of their images' names; hidden files are ignored.
 #include <algorithm>
-#include <charconv>
+#include <optional>
 #include <set>
 #include <utility>
 
+#include "base/files.h"
 #include "data/path_list.h"
 #include "data/sources.h"
 #include "saturate/data/error.h"
@@ -19,7 +20,7 @@ constexpr const char* kClassesRemedy =
 
 class MaskSource : public Dataset {
  public:
-  MaskSource(Env& env, std::string root, const std::string& count)
+  MaskSource(Env& env, std::string root, std::optional<size_t> count)
       : env_(env), root_(std::move(root)) {
     for (const char* part : {"images", "masks"})
       if (!env_.is_directory(root_ + "/" + part))
@@ -53,16 +54,10 @@ class MaskSource : public Dataset {
     return root_ + "/masks/" + image.substr(0, image.rfind('.')) + ".png";
   }
 
-  void name_classes(const std::string& count) {
+  void name_classes(std::optional<size_t> count) {
     const std::string path = root_ + "/classes.txt";
-    if (!count.empty()) {
-      size_t number = 0;
-      const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), number);
-      if (error != std::errc() || end != count.data() + count.size() || number < 2 ||
-          number > kMostClasses)
-        fail(ErrorKind::kUsage, "masks classes=" + count + " is not a whole number from 2 to 255",
-             "data.source", "Write masks:PATH,classes=N");
-      classes_ = number_classes(number);
+    if (count) {
+      classes_ = number_classes(*count);
     } else if (env_.exists(path)) {
       read_classes(path);
     } else {
@@ -71,14 +66,9 @@ class MaskSource : public Dataset {
   }
 
   void read_classes(const std::string& path) {
-    const auto bytes = read_file(env_, path);
-    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     std::set<std::string> seen;
-    for (size_t from = 0; from < text.size();) {
-      const size_t end = std::min(text.find('\n', from), text.size());
-      std::string line(text.substr(from, end - from));
+    for (std::string& line : split_text(text_of_file(env_, path), '\n')) {
       if (line.ends_with('\r')) line.pop_back();
-      from = end + 1;
       if (line.empty()) continue;
       if (!seen.insert(line).second)
         fail(ErrorKind::kData, "class \"" + line + "\" occurs twice", path, "Name each class once");
@@ -118,11 +108,8 @@ class MaskSource : public Dataset {
 
 std::unique_ptr<Dataset> open_masks(Env& env, const std::string& rest) {
   std::string root = rest;
-  const std::string count = take_option(root, "classes");
-  if (root.empty())
-    fail(ErrorKind::kUsage, "masks: needs a path", "data.source", "Write masks:PATH");
-  while (root.size() > 1 && root.back() == '/') root.pop_back();
-  return std::make_unique<MaskSource>(env, std::move(root), count);
+  const auto count = take_number(root, "classes", 2, kMostClasses, "Write masks:PATH,classes=N");
+  return std::make_unique<MaskSource>(env, take_folder(root, "masks"), count);
 }
 
 }  // namespace saturate

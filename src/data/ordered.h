@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <exception>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -17,15 +18,44 @@ class OrderedWindow {
   OrderedWindow(size_t count, size_t slots) : count_(count), done_(slots) {}
 
   // Worker: claims the next item, waiting for room; nullopt when there is none left.
-  std::optional<size_t> claim();
+  std::optional<size_t> claim() {
+    MutexLock lock(mutex_);
+    while (!stopped_ && next_ < count_ && next_ - taken_ >= done_.size()) room_.wait(lock);
+    if (stopped_ || next_ == count_) return std::nullopt;
+    return next_++;
+  }
   // Worker: the claimed item is done, or failed.
-  void finish(size_t item, std::exception_ptr error);
+  void finish(size_t item, std::exception_ptr error) {
+    {
+      const MutexLock lock(mutex_);
+      done_[item % done_.size()] = {true, std::move(error)};
+    }
+    progress_.notify_one();
+  }
   // Consumer: waits until the oldest item is done; rethrows its failure.
-  void wait();
+  void wait() {
+    MutexLock lock(mutex_);
+    const State& oldest = done_[taken_ % done_.size()];
+    while (!oldest.done) progress_.wait(lock);
+    if (oldest.error) std::rethrow_exception(oldest.error);
+  }
   // Consumer: the oldest item has been taken, its slot is free.
-  void release();
+  void release() {
+    {
+      const MutexLock lock(mutex_);
+      done_[taken_ % done_.size()] = {};
+      ++taken_;
+    }
+    room_.notify_all();
+  }
   // Makes every claim() return nullopt.
-  void stop();
+  void stop() {
+    {
+      const MutexLock lock(mutex_);
+      stopped_ = true;
+    }
+    room_.notify_all();
+  }
 
  private:
   struct State {

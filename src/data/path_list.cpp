@@ -1,13 +1,14 @@
 #include "data/path_list.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string_view>
 
-#include "data/bytes.h"
+#include "base/files.h"
 #include "data/shard_format.h"
 #include "saturate/data/error.h"
 
@@ -23,12 +24,8 @@ struct NumberSpan {
   size_t width;  // minimum number of digits
 };
 
-std::optional<uint64_t> parse_number(std::string_view text) {
-  uint64_t value = 0;
-  if (text.empty() || text.size() > 9) return std::nullopt;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+std::optional<uint64_t> short_number(std::string_view text) {
+  return text.size() > 9 ? std::nullopt : parsed_number<uint64_t>(text);
 }
 
 std::optional<NumberSpan> find_range(std::string_view path) {
@@ -39,8 +36,8 @@ std::optional<NumberSpan> find_range(std::string_view path) {
     const std::string_view inner = path.substr(open + 1, close - open - 1);
     const size_t dots = inner.find("..");
     if (dots == std::string_view::npos) continue;
-    const auto first = parse_number(inner.substr(0, dots));
-    const auto last = parse_number(inner.substr(dots + 2));
+    const auto first = short_number(inner.substr(0, dots));
+    const auto last = short_number(inner.substr(dots + 2));
     if (!first || !last) continue;
     // A number written without leading zeros requests no padding.
     const auto width_of = [](std::string_view digits) {
@@ -66,8 +63,7 @@ void expand(Env& env, const std::string& path, std::string_view scheme,
              " counts down or names more than 100000 paths",
          std::string(scheme) + ":" + path, "Write {FIRST..LAST}, as {000..003}");
   for (uint64_t i = range->first; i <= range->last; ++i) {
-    std::string number = std::to_string(i);
-    if (number.size() < range->width) number.insert(0, range->width - number.size(), '0');
+    const std::string number = fmt::format("{:0{}}", i, range->width);
     expand(env, path.substr(0, range->begin) + number + path.substr(range->end), scheme, out);
   }
 }
@@ -77,13 +73,11 @@ void expand(Env& env, const std::string& path, std::string_view scheme,
 std::vector<std::string> expand_paths(Env& env, const std::string& rest, std::string_view scheme) {
   if (!rest.empty() && env.exists(rest)) return {rest};
   std::vector<std::string> paths;
-  for (size_t start = 0; start <= rest.size();) {
-    const size_t comma = std::min(rest.find(',', start), rest.size());
-    if (comma == start)
+  for (const std::string& path : split_text(rest, ',')) {
+    if (path.empty())
       fail(ErrorKind::kUsage, std::string(scheme) + ": has an empty path", "data.source",
            "Write " + std::string(scheme) + ":PATH[,PATH...]");
-    expand(env, rest.substr(start, comma - start), scheme, paths);
-    start = comma + 1;
+    expand(env, path, scheme, paths);
   }
   return paths;
 }
@@ -150,6 +144,54 @@ std::string scheme_of_file(Env& env, const std::string& path) {
 }
 
 }  // namespace
+
+std::vector<std::string> find_files(Env& env, const std::string& rest, const std::string& scheme) {
+  std::vector<std::string> files;
+  for (const std::string& path : expand_paths(env, rest, scheme)) {
+    if (!env.is_directory(path)) {
+      files.push_back(path);
+      continue;
+    }
+    const size_t before = files.size();
+    for (const FileInfo& info : env.list(path))
+      if (!info.is_directory && info.name.ends_with("." + scheme))
+        files.push_back(path + "/" + info.name);
+    if (files.size() == before)
+      fail(ErrorKind::kData, "folder holds no ." + scheme + " file", path, "Check data.source");
+  }
+  return files;
+}
+
+std::vector<std::string> take_names(std::string& rest, const std::string& key) {
+  const std::string names = take_option(rest, key);
+  return names.empty() ? std::vector<std::string>() : split_text(names, '+');
+}
+
+std::string take_word(std::string& rest, const std::string& key, const std::string& first,
+                      const std::string& second) {
+  std::string word = take_option(rest, key);
+  if (!word.empty() && word != first && word != second)
+    fail(ErrorKind::kUsage, key + "=" + word + " is neither " + first + " nor " + second,
+         "data.source", "Write " + key + "=" + first + " or " + key + "=" + second);
+  return word;
+}
+
+std::optional<size_t> take_number(std::string& rest, const std::string& key, size_t least,
+                                  size_t most, const char* remedy) {
+  const std::string text = take_option(rest, key);
+  const auto number = parsed_number<size_t>(text);
+  if (text.empty() || (number && *number >= least && *number <= most)) return number;
+  fail(ErrorKind::kUsage,
+       key + "=" + text + " is not a whole number from " + std::to_string(least) +
+           (most < kAnyNumber ? " to " + std::to_string(most) : " on"),
+       "data.source", remedy);
+}
+
+std::string take_folder(const std::string& rest, const std::string& scheme) {
+  if (rest.empty())
+    fail(ErrorKind::kUsage, scheme + ": needs a path", "data.source", "Write " + scheme + ":PATH");
+  return without_end_slashes(rest);
+}
 
 std::string scheme_of_path(Env& env, const std::string& rest) {
   if (rest.empty() || rest.front() == ',') return "";

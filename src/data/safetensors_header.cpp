@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "data/elements.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -48,14 +49,6 @@ json parse_strictly(const std::string& text, const std::string& path) {
   }
 }
 
-const SafetensorsElement* element_named(const json& value) {
-  if (!value.is_string()) return nullptr;
-  for (const auto& row : kSafetensorsElements) {
-    if (row.name == value.get_ref<const std::string&>()) return &row;
-  }
-  return nullptr;
-}
-
 const json& member(const json& object, const char* key, const TensorPlace& place) {
   const auto found = object.find(key);
   if (found == object.end()) place.fail(std::string("has no ") + key);
@@ -85,12 +78,14 @@ std::vector<int64_t> parse_shape(const json& value, int64_t element_bytes, uint6
 SafetensorsEntry parse_entry(const json& value, const TensorPlace& place) {
   if (!value.is_object()) place.fail("is not described by an object");
   const json& dtype = member(value, "dtype", place);
-  const auto* type = element_named(dtype);
+  const ElementRow* type = dtype.is_string() ? find_element(&ElementRow::safetensors,
+                                                            dtype.get_ref<const std::string&>())
+                                             : nullptr;
   if (type == nullptr)
     place.fail("has the dtype " + quoted_name(dtype.is_string() ? std::string(dtype) : "") +
                ", which is not supported");
   uint64_t bytes = 0;
-  auto shape = parse_shape(member(value, "shape", place), type->bytes, bytes, place);
+  auto shape = parse_shape(member(value, "shape", place), int64_t(type->bytes), bytes, place);
   const auto& offsets = member(value, "data_offsets", place);
   if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
       !offsets[1].is_number_unsigned())
@@ -100,7 +95,7 @@ SafetensorsEntry parse_entry(const json& value, const TensorPlace& place) {
   if (end - begin != bytes)
     place.fail("has a shape of " + std::to_string(bytes) + " bytes but " +
                std::to_string(end - begin) + " bytes of data");
-  return {place.tensor, type->name, std::move(shape), begin, end};
+  return {place.tensor, type->safetensors, std::move(shape), begin, end};
 }
 
 std::map<std::string, std::string> parse_metadata(const json& value, const std::string& path) {

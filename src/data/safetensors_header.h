@@ -1,7 +1,6 @@
 // The JSON header of a safetensors file, parsed and checked apart from any tensor data.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -10,31 +9,9 @@
 
 namespace saturate {
 
-// An element type that torch has as well.
-struct SafetensorsElement {
-  std::string_view name;  // the format's name
-  int64_t bytes;
-};
-
-inline constexpr std::array<SafetensorsElement, 13> kSafetensorsElements{{
-    {"F64", 8},
-    {"F32", 4},
-    {"F16", 2},
-    {"BF16", 2},
-    {"I64", 8},
-    {"U64", 8},
-    {"I32", 4},
-    {"U32", 4},
-    {"I16", 2},
-    {"U16", 2},
-    {"I8", 1},
-    {"U8", 1},
-    {"BOOL", 1},
-}};
-
 struct SafetensorsEntry {
   std::string name;
-  std::string_view type;  // a name in kSafetensorsElements
+  std::string_view type;  // static, a name in ElementRow::safetensors
   std::vector<int64_t> shape;
   uint64_t begin, end;  // bytes from the start of the data section
 };

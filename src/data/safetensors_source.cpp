@@ -4,6 +4,7 @@
 
 #include "data/array_source.h"
 #include "data/bytes.h"
+#include "data/elements.h"
 #include "data/path_list.h"
 #include "data/safetensors_header.h"
 #include "saturate/data/error.h"
@@ -12,22 +13,6 @@ namespace saturate {
 namespace {
 
 constexpr uint64_t kMaxHeader = 100 << 20;  // bytes, the limit of the reference implementation
-
-ElementType type_named(std::string_view name) {
-  struct Named {
-    std::string_view name;
-    ElementType type;
-  };
-  constexpr Named kTypes[] = {{"F64", ElementType::kFloat64}, {"F32", ElementType::kFloat32},
-                              {"F16", ElementType::kFloat16}, {"BF16", ElementType::kBfloat16},
-                              {"I64", ElementType::kInt64},   {"I32", ElementType::kInt32},
-                              {"I16", ElementType::kInt16},   {"I8", ElementType::kInt8},
-                              {"U64", ElementType::kUint64},  {"U32", ElementType::kUint32},
-                              {"U16", ElementType::kUint16},  {"U8", ElementType::kUint8}};
-  for (const Named& known : kTypes)
-    if (known.name == name) return known.type;
-  return ElementType::kBool;  // the only other one in kSafetensorsElements
-}
 
 SafetensorsHeader read_header(const ReadableFile& file, const std::string& path,
                               uint64_t& values_at) {
@@ -58,7 +43,7 @@ std::unique_ptr<Dataset> open_safetensors(Env& env, const std::string& rest) {
   for (const SafetensorsEntry& entry : read_header(*file, path, values_at).entries) {
     if (!choice.fields.empty() && std::ranges::count(choice.fields, entry.name) == 0) continue;
     ArrayLayout layout;
-    layout.type = type_named(entry.type);
+    layout.type = find_element(&ElementRow::safetensors, entry.type)->type;
     layout.shape = entry.shape;
     measure(layout, path + ":" + quoted_name(entry.name));
     arrays.push_back(stored_in(file, values_at + entry.begin, entry.name, layout));

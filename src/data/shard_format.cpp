@@ -132,32 +132,19 @@ std::string check_payload(PayloadKind last, uint16_t kind, uint16_t channels, ui
 
 void set_encoding(Sample& sample, uint16_t kind, uint16_t channels, uint32_t width,
                   uint32_t height) {
-  switch (PayloadKind(kind)) {
-    case PayloadKind::kEncoded:
-      sample.encoding = SampleEncoding::kEncoded;
-      break;
-    case PayloadKind::kRaw:
-      sample.encoding = SampleEncoding::kRaw;
-      break;
-    case PayloadKind::kSegmented:
-      sample.encoding = SampleEncoding::kSegmented;
-  }
+  constexpr SampleEncoding kEncodings[] = {SampleEncoding::kEncoded, SampleEncoding::kRaw,
+                                           SampleEncoding::kSegmented};  // by PayloadKind, from 1
+  sample.encoding = kEncodings[kind - 1];
   sample.channels = channels;
   sample.width = int(width);
   sample.height = int(height);
 }
 
+// A dataset of tensors is never packed.
 PayloadKind kind_of(const Sample& sample) {
-  switch (sample.encoding) {
-    case SampleEncoding::kEncoded:
-    case SampleEncoding::kTensors:  // refused before: a dataset of tensors is never packed
-      break;
-    case SampleEncoding::kRaw:
-      return PayloadKind::kRaw;
-    case SampleEncoding::kSegmented:
-      return PayloadKind::kSegmented;
-  }
-  return PayloadKind::kEncoded;
+  return sample.encoding == SampleEncoding::kRaw         ? PayloadKind::kRaw
+         : sample.encoding == SampleEncoding::kSegmented ? PayloadKind::kSegmented
+                                                         : PayloadKind::kEncoded;
 }
 
 ShardIndex read_shard_index(const ReadableFile& file, const std::string& path) {

@@ -101,8 +101,7 @@ class ShardSource : public IndexedSource {
 
  private:
   std::vector<Shard>::const_iterator holder_of(size_t index) const {
-    return std::upper_bound(shards_.begin(), shards_.end(), index,
-                            [](size_t i, const Shard& s) { return i < s.end; });
+    return std::ranges::upper_bound(shards_, index, {}, &Shard::end);
   }
 
   std::vector<Shard> shards_;
@@ -110,28 +109,10 @@ class ShardSource : public IndexedSource {
   uint64_t look_ahead_ = 0;
 };
 
-// Replaces folders by the shards in them.
-std::vector<std::string> find_shards(Env& env, const std::string& rest) {
-  std::vector<std::string> files;
-  for (const std::string& path : expand_paths(env, rest, "shard")) {
-    if (!env.is_directory(path)) {
-      files.push_back(path);
-      continue;
-    }
-    const size_t before = files.size();
-    for (const FileInfo& info : env.list(path))
-      if (!info.is_directory && info.name.ends_with(".shard"))
-        files.push_back(path + "/" + info.name);
-    if (files.size() == before)
-      fail(ErrorKind::kData, "folder holds no .shard file", path, "Check data.source");
-  }
-  return files;
-}
-
 }  // namespace
 
 std::unique_ptr<Dataset> open_shard(Env& env, const std::string& rest) {
-  return std::make_unique<ShardSource>(env, find_shards(env, rest));
+  return std::make_unique<ShardSource>(env, find_files(env, rest, "shard"));
 }
 
 }  // namespace saturate

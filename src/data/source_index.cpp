@@ -1,5 +1,7 @@
 #include "data/source_index.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -20,10 +22,10 @@
 namespace saturate {
 namespace {
 
-constexpr uint64_t kLeastBytes = 256 << 10;         // of an automatic file: some 100 photographs
-constexpr uint64_t kMostBytes = uint64_t{8} << 30;  // then points not used are removed
-constexpr int kSavesAnEpoch = 8;                    // at least this part of the file must be new
-constexpr int kPatientTries = 100;                  // of 0.1 s
+constexpr uint64_t kLeastIndexBytes = 256 << 10;  // of an automatic file: some 100 photographs
+constexpr uint64_t kMostIndexBytes = uint64_t{8} << 30;  // then points not used are removed
+constexpr int kSavesAnEpoch = 8;    // at least this part of the file must be new
+constexpr int kPatientTries = 100;  // of 0.1 s
 
 bool is_folder_path(const char* path) {
   return path && path[0] == '/';
@@ -39,9 +41,7 @@ std::string cache_folder() {
 
 std::string absolute_path(const std::string& path) {
   std::error_code ignored;
-  std::string text = std::filesystem::absolute(path, ignored).lexically_normal().string();
-  while (text.size() > 1 && text.back() == '/') text.pop_back();
-  return text;
+  return without_end_slashes(std::filesystem::absolute(path, ignored).lexically_normal().string());
 }
 
 // The parts of a source's paths, made absolute, so that they do not depend on the current folder.
@@ -53,14 +53,11 @@ std::string absolute_source(Env& env, const std::string& uri) {
     return absolute_source(env, rest);
   }
   std::string all = scheme;
-  for (size_t at = 0; at <= rest.size();) {
-    const size_t comma = std::min(rest.find(',', at), rest.size());
-    const std::string part = rest.substr(at, comma - at);
+  for (const std::string& part : split_text(rest, ',')) {
     const bool is_option = part.find('=') < part.find('/');
     all += "\n" + (is_option || part.empty() ? part
                    : is_store_url(part)      ? store_name(part)
                                              : absolute_path(part));
-    at = comma + 1;
   }
   return all;
 }
@@ -73,11 +70,9 @@ std::string index_path_of(Env& env, const std::string& uri) {
   const std::string source = absolute_source(env, uri);
   std::string name = source.substr(source.find_last_of("/\n") + 1).substr(0, 40);
   for (char& c : name)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '-') c = '_';
-  char digits[17];
-  snprintf(digits, sizeof digits, "%016llx",
-           static_cast<unsigned long long>(scan_key(std::as_bytes(std::span(source))).checksums));
-  return folder + "/" + name + "-" + digits + ".points";
+    if (!is_letter_or_digit(c) && c != '.' && c != '-') c = '_';
+  return fmt::format("{}/{}-{:016x}.points", folder, name,
+                     scan_key(std::as_bytes(std::span(source))).checksums);
 }
 
 SourceIndex::SourceIndex(Env& env, std::string path, Kind kind)
@@ -106,7 +101,7 @@ SourceIndex::~SourceIndex() {
 
 bool SourceIndex::is_worthwhile() const {
   return !path_.empty() && !failed_ &&
-         (kind_ == Kind::kGiven || in_file_ + points_.added() - saved_ >= kLeastBytes);
+         (kind_ == Kind::kGiven || in_file_ + points_.added() - saved_ >= kLeastIndexBytes);
 }
 
 void SourceIndex::end_epoch() noexcept {
@@ -140,7 +135,7 @@ IndexTotals SourceIndex::save(bool prune) {
   IndexState state;
   std::string problem;
   const auto present = IndexFile::open(env_, path_, state, problem);
-  const bool full = (present ? present->bytes() : 0) + points_.bytes() > kMostBytes;
+  const bool full = (present ? present->bytes() : 0) + points_.bytes() > kMostIndexBytes;
   const bool drops_unused = full || (prune && files_.size() < 2);
   const IndexFile* const file = files_.empty() ? nullptr : files_.back().get();
   const auto totals = write_index(env_, path_, points_, present.get(), [&](const ScanKey& key) {
@@ -184,27 +179,14 @@ std::shared_ptr<SourceIndex> open_source_index(Env& env, const std::string& uri,
 
 namespace {
 
-class IndexedDataset : public Dataset {
+class IndexedDataset : public WrappedSource<Dataset> {
  public:
   IndexedDataset(std::unique_ptr<Dataset> source, std::shared_ptr<SourceIndex> index)
-      : index_(std::move(index)), source_(std::move(source)) {}
-  size_t size() const override { return source_->size(); }
-  void read(size_t index, Sample& out) const override { source_->read(index, out); }
-  const std::vector<std::string>& classes() const override { return source_->classes(); }
-  bool has_masks() const override { return source_->has_masks(); }
-  const std::vector<TensorField>& tensors() const override { return source_->tensors(); }
-  const DecodedSample* decoded(size_t index) const override { return source_->decoded(index); }
-  std::string warning() const override { return source_->warning(); }
-  uint64_t bytes(size_t index) const override { return source_->bytes(index); }
-  void advise(ReadAdvice advice, size_t first, size_t count) const override {
-    source_->advise(advice, first, count);
-  }
+      : WrappedSource(std::move(source)), index_(std::move(index)) {}
   SourceIndex* source_index() const override { return index_.get(); }
-  uint64_t look_ahead() const override { return source_->look_ahead(); }
 
  private:
   const std::shared_ptr<SourceIndex> index_;
-  const std::unique_ptr<Dataset> source_;
 };
 
 struct Indexer {

@@ -1,5 +1,7 @@
 #include "data/sources.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 
@@ -63,19 +65,17 @@ std::vector<RegistryEntry<DatasetFactory>>& all_sources() {
 std::vector<std::string> number_classes(size_t count) {
   const size_t width = std::to_string(count - 1).size();
   std::vector<std::string> names;
-  for (size_t i = 0; i < count; ++i) {
-    const std::string digits = std::to_string(i);
-    names.push_back(std::string(width - digits.size(), '0') + digits);
-  }
+  for (size_t i = 0; i < count; ++i) names.push_back(fmt::format("{:0{}}", i, width));
   return names;
 }
 
-std::string take_split(std::string& rest, const std::string& scheme) {
-  std::string split = take_option(rest, "split");
-  if (!split.empty() && split != "train" && split != "test")
-    fail(ErrorKind::kUsage, scheme + " split=" + split + " is neither train nor test",
-         "data.source", "Write split=train or split=test");
-  return split;
+std::vector<int64_t> sort_classes(std::vector<std::string>& names) {
+  const std::vector<std::string> given = names;
+  std::ranges::sort(names);
+  std::vector<int64_t> labels;
+  for (const std::string& name : given)
+    labels.push_back(std::ranges::lower_bound(names, name) - names.begin());
+  return labels;
 }
 
 std::span<const RegistryEntry<DatasetFactory>> dataset_sources() {

@@ -4,8 +4,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
@@ -42,6 +44,28 @@ class IndexedSource : public Dataset {
   }
 };
 
+// A source that hands everything on to another one. `Source`: Dataset or IndexedSource.
+template <class Source>
+class WrappedSource : public Source {
+ public:
+  explicit WrappedSource(std::unique_ptr<Source> source) : source_(std::move(source)) {}
+  size_t size() const override { return source_->size(); }
+  void read(size_t index, Sample& out) const override { source_->read(index, out); }
+  const std::vector<std::string>& classes() const override { return source_->classes(); }
+  bool has_masks() const override { return source_->has_masks(); }
+  const std::vector<TensorField>& tensors() const override { return source_->tensors(); }
+  const DecodedSample* decoded(size_t index) const override { return source_->decoded(index); }
+  std::string warning() const override { return source_->warning(); }
+  uint64_t bytes(size_t index) const override { return source_->bytes(index); }
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    source_->advise(advice, first, count);
+  }
+  uint64_t look_ahead() const override { return source_->look_ahead(); }
+
+ protected:
+  const std::unique_ptr<Source> source_;
+};
+
 // Fails with kData if a sample of a file that is far away (ReadableFile::look_ahead) is too large
 // to be one: memory is allocated for it before the server has sent anything.
 inline void check_far_size(uint64_t bytes, const std::string& where) {
@@ -54,8 +78,8 @@ inline void check_far_size(uint64_t bytes, const std::string& where) {
 // Names for `count` classes that the data only numbers, zero-padded so that they sort numerically.
 std::vector<std::string> number_classes(size_t count);
 
-// Removes ",split=train" or ",split=test" from a source's URI: returns "train", "test", or "".
-std::string take_split(std::string& rest, const std::string& scheme);
+// Sorts the names of classes; returns the position of each name that was given.
+std::vector<int64_t> sort_classes(std::vector<std::string>& names);
 
 // Whether a file of this name counts as a sample: .jpg, .jpeg, .png, .webp or .avif in any case,
 // and not hidden (macOS leaves "._photo.jpg" beside photo.jpg). So do .heic and .heif: decoding
@@ -64,8 +88,7 @@ inline bool is_image_name(std::string_view name) {
   if (name.empty() || name.front() == '.') return false;
   const auto dot = name.rfind('.');
   if (dot == std::string_view::npos) return false;
-  std::string ending(name.substr(dot + 1));
-  for (char& c : ending) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+  const std::string ending = lower_case(name.substr(dot + 1));
   for (const char* known : {"jpg", "jpeg", "png", "webp", "avif", "heic", "heif"})
     if (ending == known) return true;
   return false;

@@ -1,7 +1,5 @@
 // split:train,1/N,SOURCE and split:held,1/N,SOURCE: another source without every N-th sample, and
 // only these. In a source ordered by class, like a folder, every class is represented.
-#include <charconv>
-
 #include "data/sources.h"
 #include "saturate/data/error.h"
 
@@ -10,16 +8,12 @@ namespace {
 
 // `Source`: Dataset or IndexedSource, which the split is as well.
 template <class Source>
-class SplitSource : public Source {
+class SplitSource : public WrappedSource<Source> {
  public:
   SplitSource(std::unique_ptr<Source> source, size_t every, bool held)
-      : source_(std::move(source)), every_(every), held_(held) {}
+      : WrappedSource<Source>(std::move(source)), every_(every), held_(held) {}
 
   size_t size() const override { return held_ ? held_size() : source_->size() - held_size(); }
-  const std::vector<std::string>& classes() const override { return source_->classes(); }
-  bool has_masks() const override { return source_->has_masks(); }
-  const std::vector<TensorField>& tensors() const override { return source_->tensors(); }
-  std::string warning() const override { return source_->warning(); }
   void read(size_t index, Sample& out) const override { source_->read(place(index), out); }
   const DecodedSample* decoded(size_t index) const override {
     return source_->decoded(place(index));
@@ -33,10 +27,8 @@ class SplitSource : public Source {
     for (size_t i = first; i < first + count; ++i) source_->advise(advice, place(i), 1);
   }
 
-  uint64_t look_ahead() const override { return source_->look_ahead(); }
-
  protected:
-  const Source& inner() const { return *source_; }
+  using WrappedSource<Source>::source_;
 
   // The held-out sample is the middle one of each `every_`.
   size_t held_size() const { return (source_->size() + every_ - 1 - every_ / 2) / every_; }
@@ -50,7 +42,6 @@ class SplitSource : public Source {
   }
 
  private:
-  const std::unique_ptr<Source> source_;
   const size_t every_;
   const bool held_;
 };
@@ -58,9 +49,9 @@ class SplitSource : public Source {
 class IndexedSplit : public SplitSource<IndexedSource> {
  public:
   using SplitSource::SplitSource;
-  int64_t label(size_t index) const override { return inner().label(place(index)); }
+  int64_t label(size_t index) const override { return source_->label(place(index)); }
   uint64_t read_start(size_t index, size_t most, Sample& out) const override {
-    return inner().read_start(place(index), most, out);
+    return source_->read_start(place(index), most, out);
   }
 };
 
@@ -84,12 +75,9 @@ std::unique_ptr<Dataset> open_split(Env& env, const std::string& rest) {
   const std::string part = rest.substr(0, comma);
   const std::string share = rest.substr(comma + 1, second - comma - 1);
   const std::string source = rest.substr(second + 1);
-  size_t every = 0;
-  const char* const end = share.data() + share.size();
-  const bool good = share.starts_with("1/") &&
-                    std::from_chars(share.data() + 2, end, every).ptr == end && every >= 2 &&
-                    (part == "train" || part == "held") && !source.empty();
-  if (!good) fail_form(rest);
+  const size_t every =
+      share.starts_with("1/") ? parsed_number<size_t>(share.substr(2)).value_or(0) : 0;
+  if (every < 2 || (part != "train" && part != "held") || source.empty()) fail_form(rest);
   // A table is normalised by the part to train on, also in the other one.
   const bool fits = scheme_of_source(env, source) == "csv" &&
                     source.find(",fit=") == std::string::npos &&

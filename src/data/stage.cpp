@@ -3,15 +3,12 @@
 // The shard is unlinked as soon as it is open: the system frees it when the dataset is closed or
 // the process ends for any reason. Files of a process killed while copying carry its PID, and are
 // removed by the next one.
-#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
-#include <charconv>
 #include <utility>
 
-#include "data/atomic_file.h"
+#include "base/files.h"
 #include "data/ordered.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
@@ -54,10 +51,7 @@ class StagedDataset : public Dataset {
 void remove_leftovers(Env& env, const std::string& folder) {
   for (const FileInfo& info : env.list(folder)) {
     if (info.is_directory || !info.name.starts_with(kPrefix)) continue;
-    const char* const digits = info.name.data() + kPrefix.size();
-    pid_t process = 0;
-    std::from_chars(digits, info.name.data() + info.name.size(), process);
-    if (process > 0 && ::kill(process, 0) != 0 && errno == ESRCH)
+    if (begins_with_ended_process(info.name.substr(kPrefix.size())))
       discard(env, folder + "/" + info.name);
   }
 }

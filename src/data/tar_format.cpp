@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/text.h"
 #include "saturate/data/error.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -73,7 +75,7 @@ std::optional<uint64_t> parse_decimal(std::string_view text) {
 }  // namespace
 
 bool is_tar_header(std::span<const std::byte, kTarBlock> block) {
-  const std::string_view text(reinterpret_cast<const char*>(block.data()), block.size());
+  const std::string_view text = as_text(block);
   const auto sum = parse_field(text.substr(kChecksumAt, kChecksumLength));
   // Some old archivers summed signed characters.
   return sum && (int64_t(*sum) == checksum(text, false) || int64_t(*sum) == checksum(text, true));
@@ -81,7 +83,7 @@ bool is_tar_header(std::span<const std::byte, kTarBlock> block) {
 
 TarHeader parse_tar_header(std::span<const std::byte, kTarBlock> block, const std::string& path,
                            uint64_t offset) {
-  const std::string_view text(reinterpret_cast<const char*>(block.data()), block.size());
+  const std::string_view text = as_text(block);
   if (!is_tar_header(block)) fail_header("bad tar header: wrong checksum", path, offset);
   const auto size = parse_field(text.substr(kSizeAt, kSizeLength));
   if (!size || *size > uint64_t{1} << 62)
@@ -157,6 +159,167 @@ std::vector<std::byte> make_tar_header(const std::string& name, uint64_t size) {
   put(kChecksumAt, octal(uint64_t(checksum(block, false)), 6) + std::string("\0 ", 2));
   const auto bytes = std::as_bytes(std::span(block));
   return {bytes.begin(), bytes.end()};
+}
+
+// Archives of small files are read sequentially in large pieces; large payloads are skipped by
+// seeking, so that little of the archive is read.
+namespace {
+
+constexpr uint64_t kSmallPayload = 32 << 10;  // below this, reading on is cheaper than seeking
+constexpr uint64_t kWindow = 1 << 20;
+constexpr uint64_t kSeekWindow = 4 << 10;  // a header, its pax header and a long name
+constexpr uint64_t kMaxMetadata = 1 << 20;
+
+constexpr const char* kDamaged = "It is truncated or damaged: fetch or create it again";
+
+bool is_zero(std::span<const std::byte, kTarBlock> block) {
+  return std::all_of(block.begin(), block.end(), [](std::byte b) { return b == std::byte{0}; });
+}
+
+}  // namespace
+
+TarScanner::TarScanner(Env& env, const std::string& path)
+    : path_(store_name(path)), file_(env.open_readable(path)) {
+  refuse_compressed();
+  if (file_->size() < kTarBlock)
+    fail(ErrorKind::kData, "file is too short for a tar archive", path_, kDamaged);
+}
+
+void TarScanner::refuse_compressed() {
+  struct Compression {
+    std::string_view magic, name, command;
+  };
+  constexpr Compression kKnown[] = {
+      {std::string_view("\x1f\x8b"), "gzip", "gunzip"},
+      {std::string_view("BZh"), "bzip2", "bunzip2"},
+      {std::string_view("\xfd\x37zXZ"), "xz", "unxz"},
+      {std::string_view("\x28\xb5\x2f\xfd"), "zstd", "unzstd"},
+  };
+  const std::string text = text_at(0, std::min<uint64_t>(file_->size(), 6));
+  for (const auto& known : kKnown)
+    if (text.starts_with(known.magic))
+      fail(ErrorKind::kData,
+           "archive is compressed with " + std::string(known.name) +
+               ", so its members cannot be read in place",
+           path_, "Unpack it first: " + std::string(known.command) + " " + path_);
+}
+
+void TarScanner::fail_truncated(uint64_t offset) const {
+  fail(ErrorKind::kData,
+       "tar archive is truncated: it has " + std::to_string(file_->size()) +
+           " bytes but continues to " + std::to_string(offset) + " at least",
+       path_, "Fetch or create it again");
+}
+
+std::span<const std::byte, kTarBlock> TarScanner::block_at(uint64_t offset) {
+  if (offset > file_->size() || file_->size() - offset < kTarBlock)
+    fail_truncated(offset + kTarBlock);
+  if (offset < window_start_ || offset + kTarBlock > window_start_ + window_.size()) {
+    const uint64_t want = last_size_ > kSmallPayload ? kSeekWindow : kWindow;
+    window_.resize(size_t(std::min(want, file_->size() - offset)));
+    window_start_ = offset;
+    file_->read_at(offset, window_);
+  }
+  return std::span<const std::byte, kTarBlock>(window_.data() + (offset - window_start_),
+                                               kTarBlock);
+}
+
+void TarScanner::check_payload(uint64_t offset, uint64_t size) const {
+  if (offset > file_->size() || size > file_->size() - offset) fail_truncated(offset + size);
+}
+
+std::string TarScanner::text_at(uint64_t offset, uint64_t size) {
+  if (size > kMaxMetadata)
+    fail(ErrorKind::kData,
+         "bad tar header: a name or pax header of " + std::to_string(size) + " bytes",
+         path_ + " at byte " + std::to_string(offset), kDamaged);
+  check_payload(offset, size);
+  std::string text(size, '\0');
+  const auto bytes = std::as_writable_bytes(std::span(text));
+  if (offset >= window_start_ && offset + size <= window_start_ + window_.size())
+    std::copy_n(window_.begin() + ptrdiff_t(offset - window_start_), size, bytes.begin());
+  else
+    file_->read_at(offset, bytes);
+  return text;
+}
+
+std::optional<std::string> TarScanner::text(const TarMember& member) {
+  if (member.size > kMaxMetadata) return std::nullopt;
+  return text_at(member.offset, member.size);
+}
+
+// Skips an end marker: to the next header, if another archive was appended, or to the end of the
+// file. Any other data is an error.
+bool TarScanner::skip_end_marker() {
+  const uint64_t marker_at = position_;
+  last_size_ = 0;
+  for (++archives_; file_->size() - position_ >= kTarBlock; position_ += kTarBlock) {
+    const auto block = block_at(position_);
+    if (is_zero(block)) continue;
+    if (is_tar_header(block)) return true;
+    fail_behind(marker_at);
+  }
+  if (position_ == file_->size()) return false;
+  const std::string rest = text_at(position_, file_->size() - position_);
+  if (rest.find_first_not_of('\0') != std::string::npos) fail_behind(marker_at);
+  return false;
+}
+
+void TarScanner::fail_behind(uint64_t marker_at) const {
+  fail(ErrorKind::kData,
+       "the tar archive ends at byte " + std::to_string(marker_at) +
+           ", and what follows from byte " + std::to_string(position_) + " on is not an archive: " +
+           std::to_string(file_->size() - position_) + " bytes would be left unread",
+       path_,
+       "It is damaged: fetch or create it again; if nothing is missing, cut it off with truncate "
+       "-s " +
+           std::to_string(position_) + " " + path_);
+}
+
+bool TarScanner::next(TarMember& out) {
+  std::optional<std::string> name;
+  PaxFields pax;
+  while (true) {
+    const uint64_t header_at = position_;
+    const auto block = block_at(header_at);
+    if (is_zero(block)) {
+      if (name || pax.path || pax.size || pax.sparse)
+        fail(ErrorKind::kData, "tar archive ends after the name of a member that is missing",
+             path_ + " at byte " + std::to_string(header_at), kDamaged);
+      if (!skip_end_marker()) return false;
+      continue;
+    }
+    TarHeader header = parse_tar_header(block, path_, header_at);
+    const uint64_t payload_at = header_at + kTarBlock;
+    const bool about_next =
+        header.type == 'L' || header.type == 'K' || header.type == 'x' || header.type == 'g';
+    // A link's size is its target's; it has no payload.
+    if (header.type == '1' || header.type == '2') header.size = 0;
+    if (!about_next && pax.size) header.size = *pax.size;
+    check_payload(payload_at, header.size);
+    last_size_ = header.size;
+    position_ = payload_at + tar_padded(header.size);
+
+    if (header.type == 'L') {
+      name = text_at(payload_at, header.size);
+      name->resize(std::min(name->find('\0'), name->size()));
+    } else if (header.type == 'x') {
+      pax = parse_pax(text_at(payload_at, header.size), path_, header_at);
+    } else if (!about_next) {
+      if (pax.path) name = pax.path;
+      if (name) header.name = *std::exchange(name, std::nullopt);
+      const bool sparse = std::exchange(pax, {}).sparse;
+      const bool folder = header.type == '0' && header.name.ends_with('/');
+      const bool wanted = std::string_view("0127S").find(header.type) != std::string_view::npos;
+      if (!wanted || folder) continue;
+      out.name = std::move(header.name);
+      out.archive = archives_;
+      out.offset = payload_at;
+      out.size = header.size;
+      out.type = sparse ? 'S' : header.type == '7' ? '0' : header.type;
+      return true;
+    }
+  }
 }
 
 }  // namespace saturate

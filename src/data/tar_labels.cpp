@@ -1,10 +1,10 @@
 #include "data/tar_labels.h"
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/text.h"
 #include "data/sources.h"
 #include "saturate/data/error.h"
 
@@ -13,18 +13,6 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 1000;
 constexpr uint32_t kMaxClasses = 1 << 20;  // as model.classes
-
-bool equals_ignoring_case(std::string_view text, std::string_view lower) {
-  return std::equal(text.begin(), text.end(), lower.begin(), lower.end(),
-                    [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a + 32 : a) == b; });
-}
-
-std::string trimmed(const std::string& text) {
-  constexpr const char* kSpace = " \t\r\n";
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
 
 // The "label" of a JSON object, a text or an integer; empty if it has none.
 std::optional<std::string> label_of_json(const std::string& text) {
@@ -44,12 +32,9 @@ bool is_no_class_number(std::string_view text) {
 
 // Values above 2^32 - 1 are clamped.
 std::optional<uint32_t> parse_label(std::string_view text) {
-  if (text.empty() ||
-      !std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }))
+  if (text.empty() || text.find_first_not_of("0123456789") != std::string_view::npos)
     return std::nullopt;
-  uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() ? value : UINT32_MAX;
+  return parsed_number<uint32_t>(text).value_or(UINT32_MAX);
 }
 
 }  // namespace
@@ -63,7 +48,8 @@ SplitName split_name(std::string_view name) {
 }
 
 bool is_label_ending(std::string_view ending) {
-  return equals_ignoring_case(ending, "cls") || equals_ignoring_case(ending, "json");
+  const std::string lower = lower_case(ending);
+  return lower == "cls" || lower == "json";
 }
 
 void PairGroup::start(std::string_view new_key, size_t entry) {
@@ -74,13 +60,13 @@ void PairGroup::start(std::string_view new_key, size_t entry) {
 }
 
 void PairGroup::add_label(std::string_view ending, std::string text) {
-  (equals_ignoring_case(ending, "cls") ? cls : json) = std::move(text);
+  (lower_case(ending) == "cls" ? cls : json) = std::move(text);
 }
 
 std::optional<std::string> PairGroup::label(const std::string& where) const {
   std::optional<std::string> label;
   if (cls)
-    label = trimmed(*cls);
+    label = std::string(trimmed(*cls));
   else if (json)
     label = label_of_json(*json);
   if (!label) return std::nullopt;  // or JSON with other contents

@@ -6,7 +6,6 @@
 // version and the number of tokens (its dataloader.h).
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <utility>
 
@@ -28,18 +27,6 @@ struct TokenFile {
   size_t width = 2;  // bytes of a token
   size_t end = 0;    // samples of this file and those before it
 };
-
-size_t number_option(std::string& rest, const char* key, size_t otherwise) {
-  const std::string text = take_option(rest, key);
-  if (text.empty()) return otherwise;
-  size_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value);
-  if (parsed.ptr != end || parsed.ec != std::errc() || value == 0 || value > (size_t{1} << 32))
-    fail(ErrorKind::kUsage, std::string(key) + "=" + text + " is not a whole number from 1 on",
-         "data.source", "Write tokens:FILE,context=256");
-  return value;
-}
 
 TokenFile open_token_file(Env& env, const std::string& path, size_t width) {
   TokenFile opened;
@@ -131,12 +118,12 @@ class TokensSource : public IndexedSource {
 
 std::unique_ptr<Dataset> open_tokens(Env& env, const std::string& rest) {
   std::string list = rest;
-  const size_t context = number_option(list, "context", kContext),
-               vocabulary = number_option(list, "vocabulary", 0);
-  const std::string type = take_option(list, "type");
-  if (!type.empty() && type != "uint16" && type != "uint32")
-    fail(ErrorKind::kUsage, "type=" + type + " is neither uint16 nor uint32", "data.source",
-         "Write type=uint16 or type=uint32");
+  const auto number = [&](const char* key) {
+    return take_number(list, key, 1, kAnyNumber, "Write tokens:FILE,context=256");
+  };
+  const size_t context = number("context").value_or(kContext),
+               vocabulary = number("vocabulary").value_or(0);
+  const std::string type = take_word(list, "type", "uint16", "uint32");
   std::vector<TokenFile> files;
   for (const std::string& path : expand_paths(env, list, "tokens"))
     files.push_back(open_token_file(env, path, type == "uint32" ? 4 : 2));

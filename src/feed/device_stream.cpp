@@ -2,7 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/Event.h>
-#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <optional>
@@ -27,20 +27,6 @@ class DeviceEvent : public Event {
   c10::Event event_;
 };
 
-// Makes a stream the device's current one for a scope.
-class CurrentStream {
- public:
-  explicit CurrentStream(const c10::Stream& stream)
-      : guard_(stream.device_type()), before_(guard_.exchangeStream(stream)) {}
-  ~CurrentStream() { guard_.exchangeStream(before_); }
-  CurrentStream(const CurrentStream&) = delete;
-  CurrentStream& operator=(const CurrentStream&) = delete;
-
- private:
-  const c10::impl::VirtualGuardImpl guard_;
-  const c10::Stream before_;
-};
-
 class DeviceStream : public Stream {
  public:
   // Without a stream: the current one at each use.
@@ -49,7 +35,7 @@ class DeviceStream : public Stream {
       : Stream(name, checker), device_(device), stream_(stream) {}
 
   void submit(std::function<void()> work) override {
-    const CurrentStream current(stream());
+    const c10::StreamGuard current(stream());
     work();
   }
 

@@ -15,10 +15,6 @@ namespace {
 constexpr int kTables = 2;        // of each kind, in baseline JPEGs
 constexpr int kPointPixels = 64;  // between points of a row
 
-int divide_up(int a, int b) {
-  return (a + b - 1) / b;
-}
-
 bool is_marker(const uint8_t* at, const uint8_t* end, int code) {
   return end - at >= 2 && at[0] == 0xff && at[1] == code;
 }

@@ -16,7 +16,7 @@
 #include "image/huffman_table.h"
 #include "image/inverse_dct.h"
 #include "image/libjpeg.h"
-#include "image/scan_points.h"
+#include "image/scan_index.h"
 
 namespace saturate {
 

@@ -25,6 +25,7 @@ struct CodecHeader {
 // Closes a codec at the end of a scope, so that it keeps neither memory nor a pointer to the data.
 template <class Codec>
 struct CodecSession {
+  explicit CodecSession(Codec& opened) : codec(opened) {}
   Codec& codec;
   ~CodecSession() { codec.close(); }
 };

@@ -3,19 +3,18 @@
 #include <string_view>
 #include <utility>
 
-#include "image/avif_decoder.h"
+#include "base/text.h"
 #include "image/jpeg_decoder.h"
 #include "image/png_decoder.h"
 #include "image/segmented_jpeg.h"
-#include "image/webp_decoder.h"
+#include "image/webp_avif.h"
 #include "saturate/data/image.h"
 
 namespace saturate {
 namespace {
 
 bool begins_with(std::span<const std::byte> bytes, std::string_view text) {
-  return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())
-      .starts_with(text);
+  return as_text(bytes).starts_with(text);
 }
 
 bool is_png(std::span<const std::byte> bytes) {
@@ -63,18 +62,8 @@ std::optional<ImageFormat> image_format_of(std::span<const std::byte> bytes) {
 }
 
 const char* ending_of(ImageFormat format) {
-  switch (format) {
-    case ImageFormat::kPng:
-      return ".png";
-    case ImageFormat::kWebp:
-      return ".webp";
-    case ImageFormat::kAvif:
-      return ".avif";
-    case ImageFormat::kJpeg:
-    case ImageFormat::kRaw:
-      break;
-  }
-  return ".jpg";
+  constexpr const char* kEndings[] = {".jpg", ".png", ".webp", ".avif", ".jpg"};  // by ImageFormat
+  return kEndings[size_t(format)];
 }
 
 struct Decoder::State {
@@ -92,20 +81,12 @@ struct Decoder::State {
   template <class Codec>
   void decode(Codec& codec, std::span<const std::byte> bytes, const std::string& where,
               Image& out) {
-    const CodecSession<Codec> session{codec};
+    const CodecSession session(codec);
     check_pixels(codec.open(bytes, where), max_pixels, where);
     const int orientation = codec.read(where, out);
     if (orientation <= 1 || orientation > 8) return;
     std::swap(out, as_stored);
     apply_orientation(as_stored, orientation, out);
-  }
-
-  template <class Codec>
-  CodecHeader probe(Codec& codec, std::span<const std::byte> bytes, const std::string& where) {
-    const CodecSession<Codec> session{codec};
-    const CodecHeader header = codec.open(bytes, where);
-    check_pixels(header, max_pixels, where);
-    return header;
   }
 
   // Calls `use` with the decoder of that format.
@@ -142,7 +123,7 @@ Box Decoder::decode_segmented(std::span<const std::byte> bytes, int width, int h
   state.segmented.open(bytes, width, height, where);
   check_pixels({width, height, 0, 1}, state.max_pixels, where);
   const Box held = state.segmented.assemble(part, state.part);
-  const CodecSession<JpegDecoder> session{state.jpeg};
+  const CodecSession session(state.jpeg);
   state.jpeg.open(state.part, where, held.width);
   state.jpeg.read(where, out);
   if (out.width != held.width || out.height != held.height)
@@ -152,8 +133,12 @@ Box Decoder::decode_segmented(std::span<const std::byte> bytes, int width, int h
 
 ImageInfo Decoder::probe(std::span<const std::byte> bytes, const std::string& where) {
   const ImageFormat format = detect_format(bytes, where);
-  const CodecHeader header =
-      state_->with_codec(format, [&](auto& codec) { return state_->probe(codec, bytes, where); });
+  const CodecHeader header = state_->with_codec(format, [&](auto& codec) {
+    const CodecSession session(codec);
+    const CodecHeader opened = codec.open(bytes, where);
+    check_pixels(opened, state_->max_pixels, where);
+    return opened;
+  });
   const bool exchanged = exchanges_axes(header.orientation);
   return {format, exchanged ? header.height : header.width,
           exchanged ? header.width : header.height, header.components};

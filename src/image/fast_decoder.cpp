@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <string_view>
+
+#include "base/text.h"
 
 namespace saturate {
 namespace {
@@ -33,8 +34,7 @@ FastDecoder::FastDecoder(int64_t max_pixels, const FastKernels& kernels, ScanInd
 
 std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
                                            const std::string& where) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  if (!text.starts_with("\xff\xd8\xff")) return std::nullopt;
+  if (!as_text(bytes).starts_with("\xff\xd8\xff")) return std::nullopt;
   return open(bytes, nullptr, where);
 }
 
@@ -78,7 +78,7 @@ void FastDecoder::plan_rings(const JpegPlanes& planes, int size) {
     for (int c = 0; c < planes.count; ++c) {
       const FastAxis& down = resize_of(c).down;
       const int rows = planes.plane[c].band_rows(), end = down.first[size_t(y)] + down.taps;
-      bands = std::max(bands, (end + rows - 1) / rows);
+      bands = std::max(bands, divide_up(end, rows));
     }
     bands = std::min(bands, planes.end_band);
     bands_for_[size_t(y)] = bands;
@@ -115,7 +115,7 @@ bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transfor
 
 FastDecoder::Points FastDecoder::find_points(std::span<const std::byte> bytes,
                                              const std::string& where) {
-  const CodecSession<JpegDecoder> session{jpeg_};
+  const CodecSession session(jpeg_);
   if (!open(bytes, where) || !jpeg_.has_points()) return Points::kNone;
   const ScanKey key = scan_key(bytes);
   index_->find(key, points_);
@@ -130,7 +130,7 @@ FastDecoder::Points FastDecoder::find_points(std::span<const std::byte> bytes,
 
 bool FastDecoder::read(const std::string& where, const SampleTransform& transform, int size,
                        const PixelFormat& format, std::byte* out) {
-  const CodecSession<JpegDecoder> session{jpeg_};
+  const CodecSession session(jpeg_);
   if (!index_ || segments_ || !jpeg_.has_points())
     return read(where, transform, size, format, out, nullptr);
   const ScanKey key = scan_key(bytes_);

@@ -86,7 +86,7 @@ std::optional<JpegPlanes> JpegDecoder::begin_planes(const std::string& where, co
     const int size = scaled_block_size(info_.comp_info[c]);
     const auto axis = [&](int factor, int largest_factor, int pixels) {
       const int num = factor * size, den = largest_factor * DCTSIZE;
-      return JpegPlanes::Axis{num, den, (pixels * num + den - 1) / den,
+      return JpegPlanes::Axis{num, den, divide_up(pixels * num, den),
                               scale == DCTSIZE && num < den};
     };
     planes.plane[c].across = axis(blocks_across(info_, c), mcu_blocks_across(info_), width_);

@@ -103,7 +103,7 @@ std::pair<int, int> JpegDecoder::mcu_size() const {
 void JpegDecoder::transcode(const std::string& where, int width, int restart,
                             std::vector<std::byte>& out) {
   Compressor to(errors_.base, out);
-  const int mcus = (width + mcu_size().first - 1) / mcu_size().first;
+  const int mcus = divide_up(width, mcu_size().first);
   const bool ok = errors_.guarded([&] {
     jvirt_barray_ptr planes[MAX_COMPONENTS] = {};
     JDIMENSION columns[MAX_COMPONENTS] = {};

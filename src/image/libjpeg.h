@@ -40,6 +40,11 @@ struct JpegErrors {
   }
 };
 
+// How many `b` hold `a`, such as MCUs the pixels of a side.
+inline int divide_up(int a, int b) {
+  return (a + b - 1) / b;
+}
+
 // Pixels along a side of a block in the scaled image.
 inline int scaled_block_size(const jpeg_component_info& component) {
 #if JPEG_LIB_VERSION >= 70  // Ubuntu's libjpeg-turbo has the structures of libjpeg 8

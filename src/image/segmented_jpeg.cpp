@@ -36,10 +36,6 @@ void put_big16(std::byte* to, int value) {
   to[1] = std::byte(value);
 }
 
-int divide_up(int a, int b) {
-  return (a + b - 1) / b;
-}
-
 [[noreturn]] void fail_table(const std::string& what, const std::string& where) {
   fail_image("JPEG in segments has " + what, where);
 }
@@ -236,7 +232,7 @@ bool put_table(std::span<const std::byte> file, size_t across, size_t rows,
 bool JpegSegmenter::cut(std::span<const std::byte> file, int mcus, std::vector<std::byte>& out,
                         int& width, int& height) {
   if (file.size() < kMarker || big16(file, 0) != 0xffd8) return false;
-  const CodecSession<JpegDecoder> session{decoder_};
+  const CodecSession session(decoder_);
   try {
     const CodecHeader header = decoder_.open(file, "");
     if (!decoder_.has_planes()) return false;
@@ -257,7 +253,7 @@ bool JpegSegmenter::cut(std::span<const std::byte> file, int mcus, std::vector<s
 void JpegSegmenter::join(std::span<const std::byte> bytes, int width, int height,
                          const std::string& where, std::vector<std::byte>& out) {
   segmented_.open(bytes, width, height, where);
-  const CodecSession<JpegDecoder> session{decoder_};
+  const CodecSession session(decoder_);
   decoder_.open(segmented_.file(), where);
   decoder_.transcode(where, width, 0, out);
 }

@@ -1,5 +1,5 @@
-// The model factories of model_table.h. They may assume make_model()'s checks: positive
-// width, classes and size.
+// The model factories of model_table.h, and code that they share. Factories may assume
+// make_model()'s checks: positive width, classes and size.
 #pragma once
 
 #include <algorithm>
@@ -27,5 +27,12 @@ void require_multiple(const ModelOptions& options, const ImageShape& shape, int 
 inline int64_t scaled(int64_t channels, double width) {
   return std::max<int64_t>(1, std::llround(double(channels) * width));
 }
+
+// Convolution filters that whiten image patches: their outputs are uncorrelated and of equal
+// variance, so the following layers learn from the first step on (arXiv 2404.00498, section 3.2).
+// From images [N, C, H, W] filters [2 * components, C, kernel, kernel]: the leading eigenvectors of
+// the patch covariance, each divided by the root of its eigenvalue, then all of them negated (for a
+// following ReLU). REQUIRES: components <= C * kernel^2.
+at::Tensor whitening_filters(const at::Tensor& images, int64_t kernel, int64_t components);
 
 }  // namespace saturate

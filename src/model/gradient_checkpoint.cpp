@@ -1,6 +1,5 @@
 #include "saturate/gradient_checkpoint.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -13,7 +12,7 @@
 #include <memory>
 #include <string>
 
-#include "model/graph_node.h"
+#include "model/autograd.h"
 #include "model/random_state.h"
 #include "saturate/data/error.h"
 
@@ -24,46 +23,6 @@ using torch::autograd::Node;
 using torch::autograd::variable_list;
 
 thread_local bool is_recomputing = false;
-
-// This thread's autocast state for the CPU and one other device type.
-class AutocastState {
- public:
-  explicit AutocastState(at::DeviceType other) : cache_(at::autocast::is_autocast_cache_enabled()) {
-    for (const at::DeviceType device : {at::kCPU, other})
-      settings_.push_back({device, at::autocast::is_autocast_enabled(device),
-                           at::autocast::get_autocast_dtype(device)});
-  }
-  void apply() const {
-    for (const Setting& setting : settings_) {
-      at::autocast::set_autocast_dtype(setting.device, setting.type);
-      at::autocast::set_autocast_enabled(setting.device, setting.enabled);
-    }
-    at::autocast::set_autocast_cache_enabled(cache_);
-  }
-
- private:
-  struct Setting {
-    at::DeviceType device;
-    bool enabled;
-    at::ScalarType type;
-  };
-  std::vector<Setting> settings_;
-  bool cache_;
-};
-
-// Disables the cache of cast weights: weights cast without gradients must not be reused later.
-class UncachedAutocast {
- public:
-  UncachedAutocast() : before_(at::autocast::is_autocast_cache_enabled()) {
-    at::autocast::set_autocast_cache_enabled(false);
-  }
-  ~UncachedAutocast() { at::autocast::set_autocast_cache_enabled(before_); }
-  UncachedAutocast(const UncachedAutocast&) = delete;
-  UncachedAutocast& operator=(const UncachedAutocast&) = delete;
-
- private:
-  bool before_;
-};
 
 // Restores this thread's state of a function's first run for a scope.
 class SecondRun {
@@ -83,21 +42,18 @@ class SecondRun {
   ~SecondRun() {
     // Cached casts belong to the graph that backward is about to free.
     at::autocast::clear_cache();
-    autocast_before_.apply();
     // BatchNorm's backward saves its running statistics without using them: below autograd the copy
     // does not count as an in-place change.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     for (size_t i = 0; i < statistics_.size(); ++i) statistics_[i].copy_(values_[i]);
     is_recomputing = recomputing_before_;
   }
-  SecondRun(const SecondRun&) = delete;
-  SecondRun& operator=(const SecondRun&) = delete;
 
  private:
   const std::vector<at::Tensor>& statistics_;
   std::vector<at::Tensor> values_;
   RandomStateScope random_before_;
-  AutocastState autocast_before_;
+  AutocastStateScope autocast_before_;
   bool recomputing_before_;
 };
 
@@ -120,7 +76,9 @@ class CheckpointNode : public Node {
     at::Tensor output;
     {
       const at::NoGradGuard no_grad;
-      const UncachedAutocast uncached;
+      // Weights cast without gradients must not be reused later.
+      const AutocastStateScope autocast(device_.type());
+      at::autocast::set_autocast_cache_enabled(false);
       output = stage_.forward(input.detach());
     }
     if (version() != version_before)
@@ -165,18 +123,16 @@ class CheckpointNode : public Node {
 
 // Merges the stages in [begin, end).
 Stage joined(const std::vector<Stage>& stages, size_t begin, size_t end) {
-  std::vector<std::function<at::Tensor(const at::Tensor&)>> functions;
-  Stage segment;
-  for (size_t i = begin; i < end; ++i) {
-    functions.push_back(stages[i].forward);
-    segment.statistics.insert(segment.statistics.end(), stages[i].statistics.begin(),
-                              stages[i].statistics.end());
-  }
-  segment.forward = [functions = std::move(functions)](const at::Tensor& input) {
+  const std::vector<Stage> parts(stages.begin() + ptrdiff_t(begin),
+                                 stages.begin() + ptrdiff_t(end));
+  Stage segment{[parts](const at::Tensor& input) {
     at::Tensor x = input;
-    for (const auto& function : functions) x = function(x);
+    for (const Stage& part : parts) x = part.forward(x);
     return x;
-  };
+  }};
+  for (const Stage& part : parts)
+    segment.statistics.insert(segment.statistics.end(), part.statistics.begin(),
+                              part.statistics.end());
   return segment;
 }
 

@@ -45,6 +45,14 @@ void require_size(const ModelOptions& options, const ImageShape& shape, int leas
        "augment.size", "Raise augment.size, or choose another model.name");
 }
 
+void require_multiple(const ModelOptions& options, const ImageShape& shape, int step) {
+  if (shape.size % step == 0) return;
+  fail(ErrorKind::kUsage,
+       options.name + " needs images whose side is a multiple of " + std::to_string(step) +
+           ", not of " + std::to_string(shape.size) + " pixels",
+       "augment.size", "Set augment.size to a multiple, or choose another model.name");
+}
+
 // set_data() keeps every handle that was given out pointing at the moved tensor.
 void Model::to(const at::Device& device, bool channels_last) {
   const at::NoGradGuard no_grad;

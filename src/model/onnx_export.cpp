@@ -261,10 +261,10 @@ void ProgramRuns::add_to_graph(const jit::Node& node, std::vector<BothRuns> argu
   if (!written && std::ranges::all_of(tensors, known)) return;
   std::string base = name.substr(name.find(':') + 2);
   if (base.ends_with('_') && !base.ends_with("__")) base.pop_back();
-  const OnnxOperator convert = name.starts_with("aten::") ? onnx_operator(base) : nullptr;
-  if (!convert) graph_.unsupported(name);
-  OnnxCall call(graph_, node.schema(), std::move(arguments), tensors);
-  std::vector<std::string> names = convert(call);
+  const OnnxRow* const row = name.starts_with("aten::") ? onnx_row(base) : nullptr;
+  if (!row) graph_.unsupported(name);
+  OnnxCall call(graph_, node.schema(), row->as, std::move(arguments), tensors);
+  std::vector<std::string> names = row->convert(call);
   names.resize(tensors.size());  // a result without a name cannot be used
   for (size_t i = 0; i < tensors.size(); ++i)
     if (written && tensors[i][0].is_same(*written))

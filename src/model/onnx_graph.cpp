@@ -3,10 +3,11 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
-#include "saturate/data/error.h"
+#include "model/model_files.h"
 
 namespace saturate {
 namespace {
@@ -19,10 +20,6 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 bool is_view_of(const at::Tensor& a, const at::Tensor& b) {
   return storage_of(a) == storage_of(b) && a.sizes() == b.sizes() && a.strides() == b.strides() &&
          a.storage_offset() == b.storage_offset();
-}
-
-std::span<const std::byte> raw_bytes(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
 }  // namespace
@@ -51,14 +48,6 @@ void OnnxGraph::unsupported(const std::string& what) const {
 void OnnxGraph::set_input(const BothTensors& images) {
   model_.input = {"images", onnx_type(images[0].scalar_type()), sizes_of(images)};
   set(images[0], "images");
-}
-
-void OnnxGraph::set(const at::Tensor& tensor, const std::string& name) {
-  named_.insert_or_assign(tensor.unsafeGetTensorImpl(), Named{tensor, name});
-}
-
-bool OnnxGraph::is_named(const at::Tensor& tensor) const {
-  return named_.contains(tensor.unsafeGetTensorImpl());
 }
 
 bool OnnxGraph::depends_on_images(const c10::IValue& value) const {
@@ -96,13 +85,13 @@ std::string OnnxGraph::constant(const at::Tensor& tensor) {
     } else if (tensor.dim() == 2 && is_view_of(tensor.t(), weight)) {
       // A linear layer's: the file has the weight itself.
       const std::vector<int64_t> swapped{1, 0};
-      return emit("Transpose", {constant(weight)}, {{"perm", swapped}}, 1)[0];
+      return emit("Transpose", {constant(weight)}, {{"perm", swapped}})[0];
     }
   const at::Tensor values = tensor.contiguous();
   constants_[key] = {tensor, name};
   constants_[values.unsafeGetTensorImpl()] = {values, name};
   model_.weights.push_back(
-      {name, onnx_type(values.scalar_type()), values.sizes().vec(), raw_bytes(values)});
+      {name, onnx_type(values.scalar_type()), values.sizes().vec(), bytes_of(values)});
   return name;
 }
 
@@ -121,9 +110,9 @@ void OnnxGraph::overwrite(const at::Tensor& tensor, const std::string& name) {
 std::vector<std::string> OnnxGraph::emit(const std::string& op, std::vector<std::string> inputs,
                                          OnnxAttributes attributes, size_t outputs) {
   OnnxNode node{op, std::move(inputs), {}, std::move(attributes)};
+  const std::string name = fmt::format("/{}_{}", op, model_.nodes.size());
   for (size_t i = 0; i < outputs; ++i)
-    node.outputs.push_back("/" + op + "_" + std::to_string(model_.nodes.size()) +
-                           (outputs > 1 ? "_" + std::to_string(i) : ""));
+    node.outputs.push_back(outputs > 1 ? fmt::format("{}_{}", name, i) : name);
   model_.nodes.push_back(std::move(node));
   return model_.nodes.back().outputs;
 }
@@ -148,15 +137,15 @@ std::string OnnxGraph::computed_sizes(const BothTensors& tensor) {
     return constant(at::tensor(tensor[0].sizes(), at::kLong));
   if (number_of_images_.empty())
     number_of_images_ =
-        emit("Shape", {model_.input.name}, {{"start", int64_t{0}}, {"end", int64_t{1}}}, 1)[0];
+        emit("Shape", {model_.input.name}, {{"start", int64_t{0}}, {"end", int64_t{1}}})[0];
   std::vector<std::string> sizes;
   for (int64_t i = 0; i < tensor[0].dim(); ++i) {
     const int64_t factor = images_factor(tensor[0].size(i), tensor[1].size(i));
     sizes.push_back(factor == 0   ? number(tensor[0].size(i))
                     : factor == 1 ? number_of_images_
-                                  : emit("Mul", {number_of_images_, number(factor)}, {}, 1)[0]);
+                                  : emit("Mul", {number_of_images_, number(factor)})[0]);
   }
-  return emit("Concat", sizes, {{"axis", int64_t{0}}}, 1)[0];
+  return emit("Concat", sizes, {{"axis", int64_t{0}}})[0];
 }
 
 OnnxModel OnnxGraph::finish(const BothTensors& logits) {
@@ -177,10 +166,6 @@ OnnxModel OnnxGraph::finish(const BothTensors& logits) {
   std::erase_if(model.weights,
                 [&](const OnnxTensor& weight) { return !used.contains(weight.name); });
   return model;
-}
-
-void OnnxCall::unsupported(const std::string& reason) const {
-  graph_.unsupported(op() + " " + reason);
 }
 
 const BothRuns* OnnxCall::find(std::string_view argument) const {
@@ -209,38 +194,10 @@ bool OnnxCall::has(std::string_view argument) const {
   return !(*found)[0].isTensor() || (*found)[0].toTensor().defined();
 }
 
-bool OnnxCall::flag(std::string_view argument) const {
-  return has(argument) && same(argument).toBool();
-}
-
-int64_t OnnxCall::integer(std::string_view argument) const {
-  return same(argument).toInt();
-}
-
-double OnnxCall::number(std::string_view argument) const {
-  return same(argument).toScalar().toDouble();
-}
-
-std::string OnnxCall::text(std::string_view argument) const {
-  return has(argument) ? same(argument).toStringRef() : "";
-}
-
 std::vector<int64_t> OnnxCall::integers(std::string_view argument) const {
   if (!has(argument)) return {};
   const c10::IValue& value = same(argument);
   return value.isInt() ? std::vector{value.toInt()} : value.toIntVector();
-}
-
-std::vector<double> OnnxCall::numbers(std::string_view argument) const {
-  return has(argument) ? same(argument).toDoubleVector() : std::vector<double>();
-}
-
-at::Tensor OnnxCall::tensor(std::string_view argument) const {
-  return get(argument)[0].toTensor();
-}
-
-std::vector<at::Tensor> OnnxCall::tensors(std::string_view argument) const {
-  return get(argument)[0].toTensorVector();
 }
 
 int64_t OnnxCall::axis(std::string_view argument, int64_t dimensions) const {
@@ -277,11 +234,6 @@ std::string OnnxCall::constant(const std::vector<int64_t>& values) const {
 
 std::string OnnxCall::scalar(double value) const {
   return graph_.constant(at::scalar_tensor(value, result().scalar_type()));
-}
-
-std::string OnnxCall::emit(const std::string& op, std::vector<std::string> inputs,
-                           OnnxAttributes attributes) const {
-  return graph_.emit(op, std::move(inputs), std::move(attributes), 1)[0];
 }
 
 std::string OnnxCall::reshaped(const std::string& name, size_t i) const {

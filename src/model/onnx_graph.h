@@ -7,6 +7,7 @@
 
 #include <array>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -36,8 +37,12 @@ class OnnxGraph {
   [[noreturn]] void unsupported(const std::string& what) const;
 
   void set_input(const BothTensors& images);
-  void set(const at::Tensor& tensor, const std::string& name);
-  bool is_named(const at::Tensor& tensor) const;
+  void set(const at::Tensor& tensor, const std::string& name) {
+    named_.insert_or_assign(tensor.unsafeGetTensorImpl(), Named{tensor, name});
+  }
+  bool is_named(const at::Tensor& tensor) const {
+    return named_.contains(tensor.unsafeGetTensorImpl());
+  }
   bool depends_on_images(const c10::IValue& value) const;
   std::string name_of(const BothTensors& tensor);
   std::string constant(const at::Tensor& tensor);
@@ -45,7 +50,7 @@ class OnnxGraph {
   void overwrite(const at::Tensor& tensor, const std::string& name);
 
   std::vector<std::string> emit(const std::string& op, std::vector<std::string> inputs,
-                                OnnxAttributes attributes, size_t outputs);
+                                OnnxAttributes attributes = {}, size_t outputs = 1);
   // 0 if the size is a constant, otherwise its quotient by the number of images.
   int64_t images_factor(int64_t first, int64_t second) const;
   // A size as in a file's input and output: kBatchSize, or a constant.
@@ -69,30 +74,50 @@ class OnnxGraph {
   std::string number_of_images_;
 };
 
+class OnnxCall;
+// Operators of torch that are converted alike.
+struct OnnxRow {
+  std::string_view names;  // torch's, separated by spaces, without namespace and final underscore
+  // Adds the nodes of one operator; returns the names of its results, or of the first of them.
+  std::vector<std::string> (*convert)(OnnxCall& call);
+  const char* as = "";  // ONNX's operator, or the mode of it
+};
+// The row for a name such as "relu"; null if there is none.
+const OnnxRow* onnx_row(std::string_view name);
+// The tables of onnx_layers.cpp and onnx_shape_ops.cpp.
+std::span<const OnnxRow> onnx_layers(), onnx_shape_operators();
+
 // One operator: its arguments by the names in torch's schema, and its results.
 class OnnxCall {
  public:
-  OnnxCall(OnnxGraph& graph, const c10::FunctionSchema& schema, std::vector<BothRuns> arguments,
-           std::vector<BothTensors> results)
-      : graph_(graph),
+  OnnxCall(OnnxGraph& graph, const c10::FunctionSchema& schema, const char* as,
+           std::vector<BothRuns> arguments, std::vector<BothTensors> results)
+      : as_(as),
+        graph_(graph),
         schema_(schema),
         arguments_(std::move(arguments)),
         results_(std::move(results)) {}
 
   // The operator, for a reason that follows its name.
-  [[noreturn]] void unsupported(const std::string& reason) const;
+  [[noreturn]] void unsupported(const std::string& reason) const {
+    graph_.unsupported(op() + " " + reason);
+  }
   const std::string& op() const { return schema_.name(); }
+  const std::string& as() const { return as_; }  // of its row
 
   bool has(std::string_view argument) const;  // and it is not None
-  bool flag(std::string_view argument) const;
-  int64_t integer(std::string_view argument) const;
-  double number(std::string_view argument) const;
-  std::string text(std::string_view argument) const;  // "" if there is none
+  bool flag(std::string_view argument) const { return has(argument) && same(argument).toBool(); }
+  int64_t integer(std::string_view argument) const { return same(argument).toInt(); }
+  double number(std::string_view argument) const { return same(argument).toScalar().toDouble(); }
+  std::string text(std::string_view argument) const {  // "" if there is none
+    return has(argument) ? same(argument).toStringRef() : "";
+  }
   std::vector<int64_t> integers(std::string_view argument) const;
-  std::vector<double> numbers(std::string_view argument) const;  // none if there is none
+  std::vector<double> numbers(std::string_view argument) const {  // none if there is none
+    return has(argument) ? same(argument).toDoubleVector() : std::vector<double>();
+  }
   // From the first run, for its sizes and type.
-  at::Tensor tensor(std::string_view argument) const;
-  std::vector<at::Tensor> tensors(std::string_view argument) const;
+  at::Tensor tensor(std::string_view argument) const { return get(argument)[0].toTensor(); }
   const at::Tensor& result(size_t i = 0) const { return results_.at(i)[0]; }
   size_t results() const { return results_.size(); }
   // An axis counted from the first, for a tensor of that many dimensions.
@@ -108,7 +133,9 @@ class OnnxCall {
   std::string scalar(double value) const;  // of the result's type
 
   std::string emit(const std::string& op, std::vector<std::string> inputs,
-                   OnnxAttributes attributes = {}) const;
+                   OnnxAttributes attributes = {}) const {
+    return graph_.emit(op, std::move(inputs), std::move(attributes))[0];
+  }
   std::vector<std::string> emit_many(const std::string& op, std::vector<std::string> inputs,
                                      OnnxAttributes attributes, size_t outputs) const {
     return graph_.emit(op, std::move(inputs), std::move(attributes), outputs);
@@ -123,22 +150,11 @@ class OnnxCall {
   // The argument's value, the same in both runs.
   const c10::IValue& same(std::string_view argument) const;
 
+  const std::string as_;
   OnnxGraph& graph_;
   const c10::FunctionSchema& schema_;
   std::vector<BothRuns> arguments_;
   std::vector<BothTensors> results_;
-};
-
-// Adds the nodes of one operator; returns the names of its results, or of the first of them.
-using OnnxOperator = std::vector<std::string> (*)(OnnxCall& call);
-// For torch's name without namespace and final underscore, as "relu"; null if there is none.
-OnnxOperator onnx_operator(std::string_view name);
-// Parts of it.
-OnnxOperator onnx_layer(std::string_view name);
-OnnxOperator onnx_shape_operator(std::string_view name);
-struct OnnxRow {
-  std::string_view name;
-  OnnxOperator convert;
 };
 
 OnnxType onnx_type(at::ScalarType type);  // kFloat also for types that ONNX does not have

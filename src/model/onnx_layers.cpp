@@ -128,7 +128,9 @@ std::vector<int64_t> pool_padding(OnnxCall& call, const std::vector<int64_t>& ke
   return pads;
 }
 
-Names pool(OnnxCall& call, size_t dimensions, bool average) {
+template <size_t dimensions>
+Names pool(OnnxCall& call) {
+  const bool average = call.as() == "AveragePool";
   const auto kernel = spatial(call.integers("kernel_size"), dimensions, 1);
   const auto given = call.integers("stride");
   const auto stride = given.empty() ? kernel : spatial(given, dimensions, 1);
@@ -138,27 +140,27 @@ Names pool(OnnxCall& call, size_t dimensions, bool average) {
   OnnxAttributes attributes{{"kernel_shape", kernel}, {"strides", stride}, {"pads", pads}};
   if (!average) {
     attributes["dilations"] = dilation;
-    return {call.emit("MaxPool", {call.operand("self")}, attributes)};
+    return {call.emit(call.as(), {call.operand("self")}, attributes)};
   }
   if (call.has("divisor_override")) call.unsupported("with divisor_override");
   if (pads != twice(spatial(call.integers("padding"), dimensions, 0)))
     call.unsupported("with ceil_mode and windows beyond the image");
   attributes["count_include_pad"] = int64_t(call.flag("count_include_pad"));
-  return {call.emit("AveragePool", {call.operand("self")}, attributes)};
+  return {call.emit(call.as(), {call.operand("self")}, attributes)};
 }
 
-Names adaptive_pool(OnnxCall& call, bool average) {
+Names adaptive_pool(OnnxCall& call) {
   const at::Tensor in = call.tensor("self");
   const auto sizes = call.result().sizes().slice(2);
   if (std::ranges::all_of(sizes, [](int64_t size) { return size == 1; }))
-    return {call.emit(average ? "GlobalAveragePool" : "GlobalMaxPool", {call.operand("self")})};
+    return {call.emit("Global" + call.as(), {call.operand("self")})};
   std::vector<int64_t> kernel;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (in.size(int64_t(i) + 2) % sizes[i] != 0)
       call.unsupported("to a size that does not divide that of its input");
     kernel.push_back(in.size(int64_t(i) + 2) / sizes[i]);
   }
-  return {call.emit(average ? "AveragePool" : "MaxPool", {call.operand("self")},
+  return {call.emit(call.as(), {call.operand("self")},
                     {{"kernel_shape", kernel}, {"strides", kernel}})};
 }
 
@@ -192,7 +194,7 @@ Names attention(OnnxCall& call) {
   return {call.emit("MatMul", {weights, call.operand("value")})};
 }
 
-Names resize(OnnxCall& call, const char* mode) {
+Names resize(OnnxCall& call) {
   const char* const input = call.has("self") ? "self" : "input";
   std::vector<double> scales = call.numbers("scale_factors");
   for (const char* scale : {"scales", "scales_d", "scales_h", "scales_w"})
@@ -201,49 +203,38 @@ Names resize(OnnxCall& call, const char* mode) {
     if (scales[i] * double(call.tensor(input).size(int64_t(i) + 2)) !=
         double(call.result().size(int64_t(i) + 2)))
       call.unsupported("by a factor that leaves a part of a pixel");
-  const bool nearest = std::string_view(mode) == "nearest";
+  const bool nearest = call.as() == "nearest";
   const char* const middle = nearest                      ? "asymmetric"
                              : call.flag("align_corners") ? "align_corners"
                                                           : "half_pixel";
-  OnnxAttributes attributes{{"mode", mode}, {"coordinate_transformation_mode", middle}};
+  OnnxAttributes attributes{{"mode", call.as()}, {"coordinate_transformation_mode", middle}};
   if (nearest) attributes["nearest_mode"] = "floor";
-  if (std::string_view(mode) == "cubic") attributes["cubic_coeff_a"] = -0.75f;
+  if (call.as() == "cubic") attributes["cubic_coeff_a"] = -0.75f;
   return {call.emit("Resize", {call.operand(input), "", "", call.computed_sizes()}, attributes)};
 }
 
 constexpr OnnxRow kLayers[] = {
-    {"_convolution", convolution},
-    {"_convolution_mode", convolution},
-    {"convolution", convolution},
-    {"conv1d", convolution},
-    {"conv2d", convolution},
-    {"conv3d", convolution},
-    {"conv_transpose1d", convolution},
-    {"conv_transpose2d", convolution},
-    {"conv_transpose3d", convolution},
+    {"_convolution _convolution_mode convolution conv1d conv2d conv3d", convolution},
+    {"conv_transpose1d conv_transpose2d conv_transpose3d", convolution},
     {"batch_norm", batch_norm},
     {"layer_norm", layer_norm},
     {"group_norm", group_norm},
-    {"max_pool1d", [](OnnxCall& call) { return pool(call, 1, false); }},
-    {"max_pool2d", [](OnnxCall& call) { return pool(call, 2, false); }},
-    {"max_pool2d_with_indices", [](OnnxCall& call) { return pool(call, 2, false); }},
-    {"avg_pool1d", [](OnnxCall& call) { return pool(call, 1, true); }},
-    {"avg_pool2d", [](OnnxCall& call) { return pool(call, 2, true); }},
-    {"adaptive_avg_pool1d", [](OnnxCall& call) { return adaptive_pool(call, true); }},
-    {"adaptive_avg_pool2d", [](OnnxCall& call) { return adaptive_pool(call, true); }},
-    {"adaptive_max_pool1d", [](OnnxCall& call) { return adaptive_pool(call, false); }},
-    {"adaptive_max_pool2d", [](OnnxCall& call) { return adaptive_pool(call, false); }},
+    {"max_pool1d", pool<1>, "MaxPool"},
+    {"max_pool2d max_pool2d_with_indices", pool<2>, "MaxPool"},
+    {"avg_pool1d", pool<1>, "AveragePool"},
+    {"avg_pool2d", pool<2>, "AveragePool"},
+    {"adaptive_avg_pool1d adaptive_avg_pool2d", adaptive_pool, "AveragePool"},
+    {"adaptive_max_pool1d adaptive_max_pool2d", adaptive_pool, "MaxPool"},
     {"scaled_dot_product_attention", attention},
-    {"upsample_nearest2d", [](OnnxCall& call) { return resize(call, "nearest"); }},
-    {"upsample_bilinear2d", [](OnnxCall& call) { return resize(call, "linear"); }},
-    {"upsample_bicubic2d", [](OnnxCall& call) { return resize(call, "cubic"); }},
+    {"upsample_nearest2d", resize, "nearest"},
+    {"upsample_bilinear2d", resize, "linear"},
+    {"upsample_bicubic2d", resize, "cubic"},
 };
 
 }  // namespace
 
-OnnxOperator onnx_layer(std::string_view name) {
-  const auto* const row = std::ranges::find(kLayers, name, &OnnxRow::name);
-  return row == std::end(kLayers) ? nullptr : row->convert;
+std::span<const OnnxRow> onnx_layers() {
+  return kLayers;
 }
 
 }  // namespace saturate

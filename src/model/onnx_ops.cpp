@@ -1,5 +1,6 @@
 // torch's operators as ONNX's, operator set 17: arithmetic. onnx_layers.cpp has layers,
 // onnx_shape_ops.cpp what moves or joins elements.
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <numbers>
@@ -25,6 +26,11 @@ Names linear(OnnxCall& call) {
   return {call.emit("Add", {product, call.operand("bias")})};
 }
 
+Names matmul(OnnxCall& call) {
+  return {call.emit("MatMul",
+                    {call.operand("self"), call.operand(call.has("other") ? "other" : "mat2")})};
+}
+
 Names addmm(OnnxCall& call) {
   return {
       call.emit("Gemm", {call.operand("mat1"), call.operand("mat2"), call.operand("self")},
@@ -32,17 +38,17 @@ Names addmm(OnnxCall& call) {
 }
 
 // Both operands in the result's type.
-Names binary(OnnxCall& call, const char* op, bool swapped = false) {
+Names binary(OnnxCall& call) {
   const at::ScalarType type = call.result().scalar_type();
   std::string first = call.operand("self", type), second = call.operand("other", type);
-  if (swapped) std::swap(first, second);
+  if (call.op() == "aten::rsub") std::swap(first, second);
   if (call.has("alpha") && call.number("alpha") != 1)
     second = call.emit("Mul", {second, call.scalar(call.number("alpha"))});
-  return {call.emit(op, {first, second})};
+  return {call.emit(call.as(), {first, second})};
 }
 
 Names divide(OnnxCall& call) {
-  const std::string quotient = binary(call, "Div")[0], mode = call.text("rounding_mode");
+  const std::string quotient = binary(call)[0], mode = call.text("rounding_mode");
   if (mode.empty()) return {quotient};
   if (mode != "floor" || !call.result().is_floating_point())
     call.unsupported("with rounding_mode=" + mode);
@@ -60,6 +66,10 @@ Names clip(OnnxCall& call, const char* least, const char* most) {
   for (const char* bound : {least, most})
     inputs.push_back(bound && call.has(bound) ? call.operand(bound, type) : "");
   return {call.emit("Clip", inputs)};
+}
+
+Names unary(OnnxCall& call) {
+  return {call.emit(call.as(), {call.operand("self", call.result().scalar_type())})};
 }
 
 Names silu(OnnxCall& call) {
@@ -110,79 +120,56 @@ Names prelu(OnnxCall& call) {
                      call.emit("Reshape", {call.operand("weight"), call.constant(by_channel)})})};
 }
 
-Names softmax(OnnxCall& call, const char* op) {
-  return {call.emit(op, {call.operand("self", call.result().scalar_type())},
+Names softmax(OnnxCall& call) {
+  return {call.emit(call.as(), {call.operand("self", call.result().scalar_type())},
                     {{"axis", call.integer("dim")}})};
 }
 
-Names reduce(OnnxCall& call, const char* op) {
+Names reduce(OnnxCall& call) {
   OnnxAttributes attributes{{"keepdims", int64_t(call.has("keepdim") && call.flag("keepdim"))}};
   Names inputs{call.operand("self", call.result().scalar_type())};
   const auto axes = call.integers("dim");
-  if (std::string_view(op) == "ReduceSum")  // operator set 13 made its axes an input
+  if (call.as() == "ReduceSum")  // operator set 13 made its axes an input
     inputs.push_back(axes.empty() ? "" : call.constant(axes));
   else if (!axes.empty())
     attributes["axes"] = axes;
-  return {call.emit(op, inputs, attributes)};
+  return {call.emit(call.as(), inputs, attributes)};
 }
 
 Names norm(OnnxCall& call) {
   if (call.number(call.has("ord") ? "ord" : "p") != 2) call.unsupported("of another order than 2");
-  return reduce(call, "ReduceL2");
-}
-
-// Operators of one argument, by torch's name and ONNX's.
-constexpr std::pair<std::string_view, const char*> kUnary[] = {{"relu", "Relu"},
-                                                               {"sigmoid", "Sigmoid"},
-                                                               {"tanh", "Tanh"},
-                                                               {"exp", "Exp"},
-                                                               {"log", "Log"},
-                                                               {"sqrt", "Sqrt"},
-                                                               {"abs", "Abs"},
-                                                               {"neg", "Neg"},
-                                                               {"erf", "Erf"},
-                                                               {"floor", "Floor"},
-                                                               {"ceil", "Ceil"},
-                                                               {"round", "Round"},
-                                                               {"sin", "Sin"},
-                                                               {"cos", "Cos"},
-                                                               {"hardswish", "HardSwish"},
-                                                               {"selu", "Selu"},
-                                                               {"sign", "Sign"},
-                                                               {"softsign", "Softsign"},
-                                                               {"reciprocal", "Reciprocal"}};
-
-Names unary(OnnxCall& call) {
-  std::string_view name = call.op();
-  name.remove_prefix(name.find(':') + 2);
-  if (name.ends_with('_')) name.remove_suffix(1);
-  const auto* const row =
-      std::ranges::find(kUnary, name, &std::pair<std::string_view, const char*>::first);
-  return {call.emit(row->second, {call.operand("self", call.result().scalar_type())})};
+  return reduce(call);
 }
 
 constexpr OnnxRow kOperators[] = {
+    {"relu", unary, "Relu"},
+    {"sigmoid", unary, "Sigmoid"},
+    {"tanh", unary, "Tanh"},
+    {"exp", unary, "Exp"},
+    {"log", unary, "Log"},
+    {"sqrt", unary, "Sqrt"},
+    {"abs", unary, "Abs"},
+    {"neg", unary, "Neg"},
+    {"erf", unary, "Erf"},
+    {"floor", unary, "Floor"},
+    {"ceil", unary, "Ceil"},
+    {"round", unary, "Round"},
+    {"sin", unary, "Sin"},
+    {"cos", unary, "Cos"},
+    {"hardswish", unary, "HardSwish"},
+    {"selu", unary, "Selu"},
+    {"sign", unary, "Sign"},
+    {"softsign", unary, "Softsign"},
+    {"reciprocal", unary, "Reciprocal"},
     {"linear", linear},
     {"addmm", addmm},
-    {"matmul",
-     [](OnnxCall& call) -> Names {
-       return {call.emit("MatMul", {call.operand("self"), call.operand("other")})};
-     }},
-    {"mm",
-     [](OnnxCall& call) -> Names {
-       return {call.emit("MatMul", {call.operand("self"), call.operand("mat2")})};
-     }},
-    {"bmm",
-     [](OnnxCall& call) -> Names {
-       return {call.emit("MatMul", {call.operand("self"), call.operand("mat2")})};
-     }},
-    {"add", [](OnnxCall& call) { return binary(call, "Add"); }},
-    {"sub", [](OnnxCall& call) { return binary(call, "Sub"); }},
-    {"rsub", [](OnnxCall& call) { return binary(call, "Sub", true); }},
-    {"mul", [](OnnxCall& call) { return binary(call, "Mul"); }},
-    {"maximum", [](OnnxCall& call) { return binary(call, "Max"); }},
-    {"minimum", [](OnnxCall& call) { return binary(call, "Min"); }},
-    {"div", divide},
+    {"matmul mm bmm", matmul},
+    {"add", binary, "Add"},
+    {"sub rsub", binary, "Sub"},
+    {"mul", binary, "Mul"},
+    {"maximum", binary, "Max"},
+    {"minimum", binary, "Min"},
+    {"div", divide, "Div"},
     {"pow", power},
     {"square",
      [](OnnxCall& call) -> Names {
@@ -215,26 +202,24 @@ constexpr OnnxRow kOperators[] = {
     {"elu", elu},
     {"softplus", softplus},
     {"prelu", prelu},
-    {"softmax", [](OnnxCall& call) { return softmax(call, "Softmax"); }},
-    {"log_softmax", [](OnnxCall& call) { return softmax(call, "LogSoftmax"); }},
-    {"mean", [](OnnxCall& call) { return reduce(call, "ReduceMean"); }},
-    {"sum", [](OnnxCall& call) { return reduce(call, "ReduceSum"); }},
-    {"amax", [](OnnxCall& call) { return reduce(call, "ReduceMax"); }},
-    {"amin", [](OnnxCall& call) { return reduce(call, "ReduceMin"); }},
-    {"norm", norm},
-    {"linalg_vector_norm", norm},
+    {"softmax", softmax, "Softmax"},
+    {"log_softmax", softmax, "LogSoftmax"},
+    {"mean", reduce, "ReduceMean"},
+    {"sum", reduce, "ReduceSum"},
+    {"amax", reduce, "ReduceMax"},
+    {"amin", reduce, "ReduceMin"},
+    {"norm linalg_vector_norm", norm, "ReduceL2"},
 };
 
 }  // namespace
 
-OnnxOperator onnx_operator(std::string_view name) {
-  if (std::ranges::find(kUnary, name, &std::pair<std::string_view, const char*>::first) !=
-      std::end(kUnary))
-    return unary;
-  const auto* const row = std::ranges::find(kOperators, name, &OnnxRow::name);
-  if (row != std::end(kOperators)) return row->convert;
-  const OnnxOperator layer = onnx_layer(name);
-  return layer ? layer : onnx_shape_operator(name);
+const OnnxRow* onnx_row(std::string_view name) {
+  for (const auto& table :
+       {std::span<const OnnxRow>(kOperators), onnx_layers(), onnx_shape_operators()})
+    for (const OnnxRow& row : table)
+      if (fmt::format(" {} ", row.names).find(fmt::format(" {} ", name)) != std::string::npos)
+        return &row;
+  return nullptr;
 }
 
 }  // namespace saturate

@@ -1,5 +1,4 @@
 // torch's operators as ONNX's: those that move, choose, repeat or join elements.
-#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -138,7 +137,7 @@ Names pixel_shuffle(OnnxCall& call) {
 }
 
 // torch lists the begin and end of the last dimension first; ONNX all begins, then all ends.
-std::string padded(OnnxCall& call, const std::string& mode, const std::string& value) {
+Names pad_with(OnnxCall& call, const std::string& mode, const std::string& value = "") {
   const std::vector<int64_t> given = call.integers(call.has("pad") ? "pad" : "padding");
   const auto dimensions = size_t(call.result().dim());
   std::vector<int64_t> pads(2 * dimensions, 0);
@@ -148,69 +147,48 @@ std::string padded(OnnxCall& call, const std::string& mode, const std::string& v
   }
   Names inputs{call.operand("self"), call.constant(pads)};
   if (!value.empty()) inputs.push_back(value);
-  return call.emit("Pad", inputs, {{"mode", mode}});
+  return {call.emit("Pad", inputs, {{"mode", mode}})};
+}
+
+Names padded(OnnxCall& call) {
+  return pad_with(call, call.as());
 }
 
 Names pad(OnnxCall& call) {
   const std::string mode = call.text("mode");
-  if (mode == "reflect") return {padded(call, mode, "")};
-  if (mode == "replicate") return {padded(call, "edge", "")};
+  if (mode == "reflect") return pad_with(call, mode);
+  if (mode == "replicate") return pad_with(call, "edge");
   if (!mode.empty() && mode != "constant") call.unsupported("of mode " + mode);
-  return {padded(call, "constant", call.scalar(call.has("value") ? call.number("value") : 0))};
+  return pad_with(call, "constant", call.scalar(call.has("value") ? call.number("value") : 0));
 }
 
 constexpr OnnxRow kShapeOperators[] = {
-    {"flatten", reshape},
-    {"view", reshape},
-    {"_unsafe_view", reshape},
-    {"reshape", reshape},
-    {"view_as", reshape},
-    {"reshape_as", reshape},
-    {"unflatten", reshape},
-    {"squeeze", reshape},
-    {"unsqueeze", reshape},
-    {"contiguous", same},
-    {"clone", same},
-    {"detach", same},
-    {"alias", same},
-    {"to", same},
-    {"_to_copy", same},
-    {"type_as", same},
-    {"dropout", dropout},
-    {"feature_dropout", dropout},
-    {"alpha_dropout", dropout},
+    {"flatten view _unsafe_view reshape view_as reshape_as unflatten squeeze unsqueeze", reshape},
+    {"contiguous clone detach alias to _to_copy type_as", same},
+    {"dropout feature_dropout alpha_dropout", dropout},
     {"permute", permute},
-    {"transpose", transpose},
-    {"swapaxes", transpose},
-    {"swapdims", transpose},
+    {"transpose swapaxes swapdims", transpose},
     {"t", [](OnnxCall& call) { return swap_axes(call, 0, call.result().dim() - 1); }},
-    {"expand", expand},
-    {"expand_as", expand},
-    {"broadcast_to", expand},
-    {"cat", concatenate},
-    {"concat", concatenate},
+    {"expand expand_as broadcast_to", expand},
+    {"cat concat", concatenate},
     {"stack", stack},
     {"select", select},
     {"unbind", unbind},
     {"slice", slice},
     {"narrow", narrow},
-    {"split", split},
-    {"split_with_sizes", split},
-    {"chunk", split},
+    {"split split_with_sizes chunk", split},
     {"repeat", repeat},
     {"index_select", index_select},
     {"pixel_shuffle", pixel_shuffle},
-    {"pad", pad},
-    {"constant_pad_nd", pad},
-    {"reflection_pad2d", [](OnnxCall& call) -> Names { return {padded(call, "reflect", "")}; }},
-    {"replication_pad2d", [](OnnxCall& call) -> Names { return {padded(call, "edge", "")}; }},
+    {"pad constant_pad_nd", pad},
+    {"reflection_pad2d", padded, "reflect"},
+    {"replication_pad2d", padded, "edge"},
 };
 
 }  // namespace
 
-OnnxOperator onnx_shape_operator(std::string_view name) {
-  const auto* const row = std::ranges::find(kShapeOperators, name, &OnnxRow::name);
-  return row == std::end(kShapeOperators) ? nullptr : row->convert;
+std::span<const OnnxRow> onnx_shape_operators() {
+  return kShapeOperators;
 }
 
 }  // namespace saturate

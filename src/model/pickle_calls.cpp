@@ -113,17 +113,14 @@ void PickleMachine::rebuild_tensor(const PickleValue& arguments) {
   tensor.storage = storage.text;
   tensor.storage_elements = storage.number;
   tensor.offset = item(arguments, 1, kInteger).number;
-  item(arguments, 2, kTuple);
-  tensor.sizes = integers(arguments.items[2]);
-  item(arguments, 3, kTuple);
-  tensor.strides = integers(arguments.items[3]);
+  tensor.sizes = integers(item(arguments, 2, kTuple));
+  tensor.strides = integers(item(arguments, 3, kTuple));
   check(tensor);
   tensors_.push_back(std::move(tensor));
   push({kTensor, int64_t(tensors_.size() - 1)});
 }
 
-std::vector<int64_t> PickleMachine::integers(PickleIndex tuple) const {
-  const PickleValue& list = value(tuple);
+std::vector<int64_t> PickleMachine::integers(const PickleValue& list) const {
   if (list.items.size() > kMostDimensions) fail("a tensor has too many dimensions");
   std::vector<int64_t> numbers;
   for (size_t i = 0; i < list.items.size(); ++i)

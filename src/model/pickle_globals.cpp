@@ -1,7 +1,7 @@
-#include "model/pickle_globals.h"
-
 #include <algorithm>
 #include <utility>
+
+#include "model/pickle_machine.h"
 
 namespace saturate {
 namespace {

@@ -24,138 +24,104 @@ PickleIndex PickleMachine::run() {
   stack_.clear();
   marks_.clear();
   memo_.clear();
-  for (;;) {
-    const auto code = uint8_t(number(1));
-    if (code == '.') break;
-    if (!run_constant(code) && !run_container(code) && !run_memo(code) && !run_call(code))
-      fail("instruction " + std::to_string(code) + " is not used by a state_dict,");
-  }
+  for (uint8_t code; (code = uint8_t(number(1))) != '.';) run_constant(code);
   return pop();
 }
 
-bool PickleMachine::run_constant(uint8_t code) {
+void PickleMachine::run_constant(uint8_t code) {
   using enum PickleKind;
   switch (code) {
     case 'N':
-      push({kNone});
-      return true;
+      return push({kNone});
     case 0x88:  // NEWTRUE
     case 0x89:  // NEWFALSE
-      push({kBool, code == 0x88});
-      return true;
+      return push({kBool, code == 0x88});
     case 'J':
-      push({kInteger, int32_t(number(4))});
-      return true;
+      return push({kInteger, int32_t(number(4))});
     case 'K':
-      push({kInteger, int64_t(number(1))});
-      return true;
+      return push({kInteger, int64_t(number(1))});
     case 'M':
-      push({kInteger, int64_t(number(2))});
-      return true;
+      return push({kInteger, int64_t(number(2))});
     case 'I':
     case 'L':
-      push_digits(line());
-      return true;
+      return push_digits(line());
     case 0x8a:  // LONG1
-      push_long(number(1));
-      return true;
+      return push_long(number(1));
     case 0x8b:  // LONG4
-      push_long(number(4));
-      return true;
+      return push_long(number(4));
     case 'G':
       take(8);
-      push({kFloat});
-      return true;
+      return push({kFloat});
     default:
-      return run_string(code);
+      run_string(code);
   }
 }
 
 // Text, including Python 2's, and bytes, whose contents are not needed.
-bool PickleMachine::run_string(uint8_t code) {
+void PickleMachine::run_string(uint8_t code) {
   using enum PickleKind;
   switch (code) {
     case 'X':
     case 'T':
-      push({kText, 0, text(number(4))});
-      return true;
+      return push({kText, 0, text(number(4))});
     case 0x8c:  // SHORT_BINUNICODE
     case 'U':
-      push({kText, 0, text(number(1))});
-      return true;
+      return push({kText, 0, text(number(1))});
     case 0x8d:  // BINUNICODE8
-      push({kText, 0, text(number(8))});
-      return true;
+      return push({kText, 0, text(number(8))});
     case 'B':
     case 'C':
       take(number(code == 'B' ? 4 : 1));
-      push({kOther});
-      return true;
+      return push({kOther});
     case 0x8e:  // BINBYTES8
     case 0x96:  // BYTEARRAY8
       take(number(8));
-      push({kOther});
-      return true;
+      return push({kOther});
     default:
-      return false;
+      run_container(code);
   }
 }
 
-bool PickleMachine::run_container(uint8_t code) {
+void PickleMachine::run_container(uint8_t code) {
   using enum PickleKind;
   switch (code) {
     case '(':
-      marks_.push_back(stack_.size());
-      return true;
+      return marks_.push_back(stack_.size());
     case ')':
-      push({kTuple});
-      return true;
+      return push({kTuple});
     case 0x85:  // TUPLE1 to TUPLE3
     case 0x86:
     case 0x87:
-      push_tuple(code - 0x84u);
-      return true;
-    case 't': {
-      std::vector<PickleIndex> items = pop_to_mark();
-      push({.kind = kTuple, .items = std::move(items)});
-      return true;
-    }
+      return push_tuple(code - 0x84u);
+    case 't':
+      return push({.kind = kTuple, .items = pop_to_mark()});
     case ']':
-      push({kList});
-      return true;
+      return push({kList});
     case '}':
-      push({kDict});
-      return true;
+      return push({kDict});
     case 'a':
-      extend(kList, {pop()});
-      return true;
+      return extend(kList, {pop()});
     case 'e':
-      extend(kList, pop_to_mark());
-      return true;
+      return extend(kList, pop_to_mark());
     case 's': {
       const PickleIndex value = pop(), key = pop();
-      extend(kDict, {key, value});
-      return true;
+      return extend(kDict, {key, value});
     }
     case 'u':
-      extend(kDict, pop_to_mark());
-      return true;
+      return extend(kDict, pop_to_mark());
     case 0x8f:  // EMPTY_SET
-      push({kOther});
-      return true;
+      return push({kOther});
     case 0x90:  // ADDITEMS
-      extend(kOther, pop_to_mark());
-      return true;
+      return extend(kOther, pop_to_mark());
     case 0x91:  // FROZENSET
       pop_to_mark();
-      push({kOther});
-      return true;
+      return push({kOther});
     default:
-      return false;
+      run_memo(code);
   }
 }
 
-bool PickleMachine::run_memo(uint8_t code) {
+void PickleMachine::run_memo(uint8_t code) {
   const auto put = [this](uint64_t key) {
     if (memo_.size() == kMaxValues) fail("it has too many values");
     memo_[key] = top();
@@ -167,68 +133,58 @@ bool PickleMachine::run_memo(uint8_t code) {
   };
   switch (code) {
     case 'q':
-      put(number(1));
-      return true;
+      return put(number(1));
     case 'r':
-      put(number(4));
-      return true;
+      return put(number(4));
     case 0x94:  // MEMOIZE
-      put(memo_.size());
-      return true;
+      return put(memo_.size());
     case 'h':
-      get(number(1));
-      return true;
+      return get(number(1));
     case 'j':
-      get(number(4));
-      return true;
+      return get(number(4));
     case 0x80:  // PROTO
       if (const uint64_t version = number(1); version > 5)
         fail("its protocol " + std::to_string(version) + " is unknown");
-      return true;
+      return;
     case 0x95:  // FRAME: its length is redundant
       take(8);
-      return true;
+      return;
     default:
-      return false;
+      run_call(code);
   }
 }
 
-bool PickleMachine::run_call(uint8_t code) {
+void PickleMachine::run_call(uint8_t code) {
   switch (code) {
     case 'c': {
       const std::string module = line();
-      push_global(module, line());
-      return true;
+      return push_global(module, line());
     }
     case 0x93: {  // STACK_GLOBAL
       const PickleIndex name = pop(), module = pop();
       if (value(name).kind != PickleKind::kText || value(module).kind != PickleKind::kText)
         fail("a function has no name");
-      push_global(value(module).text, value(name).text);
-      return true;
+      return push_global(value(module).text, value(name).text);
     }
     case 'Q':
-      push_storage();
-      return true;
+      return push_storage();
     case 'R':
-      call();
-      return true;
+      return call();
     case 0x92:  // NEWOBJ_EX
       pop();    // the keyword arguments
       [[fallthrough]];
     case 0x81:  // NEWOBJ
       if (value(pop()).kind != PickleKind::kTuple || !is_passed_over(value(pop())))
         fail("it constructs something other than a plain value");
-      push({PickleKind::kOther});
-      return true;
+      return push({PickleKind::kOther});
     case 'b':  // BUILD: an OrderedDict's attributes, such as the versions of modules
       pop();
       if (const PickleKind kind = value(top()).kind;
           kind != PickleKind::kDict && kind != PickleKind::kOther)
         fail("it sets attributes of a value that has none");
-      return true;
+      return;
     default:
-      return false;
+      fail("instruction " + std::to_string(code) + " is not used by a state_dict,");
   }
 }
 

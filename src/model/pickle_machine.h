@@ -10,10 +10,28 @@
 #include <unordered_map>
 #include <vector>
 
-#include "model/pickle_globals.h"
 #include "model/tensor_pickle.h"
 
 namespace saturate {
+
+// The classes and functions that a pickle of weights may name, and how they are interpreted.
+enum class PickleGlobal : uint8_t {
+  kUnknown,
+  kStorage,    // the type of a tensor's memory
+  kTensor,     // rebuilds a tensor from its memory
+  kParameter,  // returns its first argument, a tensor
+  kFromType,   // calls its first argument, one of the two above, with its third
+  kDict,       // makes a dictionary
+  kOther,      // a plain value beside the tensors, or its constructor: ignored
+};
+
+struct KnownGlobal {
+  PickleGlobal kind = PickleGlobal::kUnknown;
+  std::string_view type = {};  // of a storage's elements, in safetensors' naming
+};
+
+// For "module.name", in Python 2's or 3's naming.
+KnownGlobal known_global(const std::string& name);
 
 enum class PickleKind : uint8_t {
   kNone,
@@ -59,12 +77,12 @@ class PickleMachine {
 
  private:
   [[noreturn]] void fail(const std::string& what) const;
-  // Each returns false if `code` is not one of its instructions.
-  bool run_constant(uint8_t code);
-  bool run_string(uint8_t code);
-  bool run_container(uint8_t code);
-  bool run_memo(uint8_t code);
-  bool run_call(uint8_t code);
+  // One instruction: each passes a `code` that is not one of its own on to the next.
+  void run_constant(uint8_t code);
+  void run_string(uint8_t code);
+  void run_container(uint8_t code);
+  void run_memo(uint8_t code);
+  void run_call(uint8_t code);
 
   std::span<const std::byte> take(size_t count);
   uint64_t number(size_t bytes);  // little-endian
@@ -89,7 +107,7 @@ class PickleMachine {
   void push_dict(const PickleValue& arguments);
   bool is_passed_over(const PickleValue& function) const;
   void rebuild_tensor(const PickleValue& arguments);
-  std::vector<int64_t> integers(PickleIndex tuple) const;
+  std::vector<int64_t> integers(const PickleValue& list) const;
   const PickleValue& item(const PickleValue& tuple, size_t i, PickleKind kind) const;
   void check(const PickledTensor& tensor) const;
 

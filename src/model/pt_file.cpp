@@ -1,27 +1,18 @@
-#include "model/pt_file.h"
-
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
 
-#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <map>
 
-#include "model/env_reader.h"
-#include "model/safetensors_types.h"
+#include "model/model_files.h"
 #include "model/tensor_pickle.h"
 
 namespace saturate {
 namespace {
 
 using caffe2::serialize::PyTorchStreamReader;
-
-at::ScalarType type_named(std::string_view name) {
-  const auto row = std::ranges::find(kSafetensorsTypes, name, &SafetensorsType::name);
-  return row->type;  // the pickle reader accepts only known types
-}
 
 // Reads the storage of that key into `bytes`, or fails.
 using ReadStorage = std::function<void(const std::string& key, std::span<std::byte> bytes)>;

@@ -11,7 +11,7 @@
 
 #include "base/checksum.h"
 #include "data/safetensors_header.h"
-#include "model/safetensors_types.h"
+#include "model/model_files.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -30,10 +30,6 @@ std::string_view type_name(const NamedTensor& named, const std::string& path) {
        "tensor \"" + named.name + "\" is of type " + c10::toString(named.tensor.scalar_type()) +
            ", which safetensors cannot hold",
        path, "Convert it to a floating-point or integer type");
-}
-
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
 // Widest elements first, otherwise in the given order: this aligns every tensor without gaps.
@@ -84,24 +80,13 @@ SafetensorsHeader read_header(const ReadableFile& file, const std::string& path,
 
 at::Tensor read_tensor(const ReadableFile& file, const SafetensorsEntry& entry, uint64_t data_start,
                        const std::string& path) {
-  const auto row = std::ranges::find(kSafetensorsTypes, entry.type, &SafetensorsType::name);
-  at::Tensor tensor = at::empty(entry.shape, row->type);
+  at::Tensor tensor = at::empty(entry.shape, type_named(entry.type));
   const std::span bytes(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
   if (bytes.empty()) return tensor;
   file.read_at(data_start + entry.begin, bytes);
-  if (row->type == at::kBool && !are_bools(bytes))
+  if (tensor.scalar_type() == at::kBool && !are_bools(bytes))
     fail_safetensors("tensor " + quoted_name(entry.name) + " is BOOL but not all 0 and 1", path);
   return tensor;
-}
-
-// Env reports a failed read as bad data; here it is a failure of the run.
-template <class Body>
-auto of_a_run(const Body& body) {
-  try {
-    return body();
-  } catch (const Error& error) {
-    fail(ErrorKind::kRun, error.reason(), error.where(), error.remedy(), error.thrown_at());
-  }
 }
 
 }  // namespace
@@ -122,7 +107,7 @@ void write_safetensors(Env& env, const std::string& path, const std::vector<Name
 }
 
 SafetensorsFile read_safetensors(Env& env, const std::string& path) {
-  return of_a_run([&] {
+  return as_of_the_run([&] {
     const auto file = env.open_readable(path);
     uint64_t data_start = 0;
     auto header = read_header(*file, path, data_start);
@@ -146,7 +131,7 @@ std::string tensors_crc32(const std::vector<NamedTensor>& tensors) {
 }
 
 std::map<std::string, std::string> read_safetensors_metadata(Env& env, const std::string& path) {
-  return of_a_run([&] {
+  return as_of_the_run([&] {
     uint64_t data_start = 0;
     return read_header(*env.open_readable(path), path, data_start).metadata;
   });

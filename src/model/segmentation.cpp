@@ -2,37 +2,30 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/relu.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 
 #include <string>
 
 #include "model/conv_norm.h"
 #include "model/factories.h"
-#include "saturate/data/error.h"
 #include "saturate/module_model.h"
 
 namespace saturate {
 namespace {
 
 using torch::nn::Conv2d, torch::nn::Conv2dOptions;
-using torch::nn::ConvTranspose2d, torch::nn::ConvTranspose2dOptions;
+using torch::nn::ConvTranspose2d, torch::nn::ConvTranspose2dOptions, torch::nn::Sequential;
 
 // A container module, like Python's ModuleList.
 class ListImpl : public torch::nn::Module {};
 TORCH_MODULE(List);
 
 // [N, in, H, W] to [N, out, H, W].
-class DoubleConvImpl : public torch::nn::Module {
- public:
-  DoubleConvImpl(int64_t in, int64_t out)
-      : first_(register_module("0", ConvNorm(in, out))),
-        second_(register_module("1", ConvNorm(out, out))) {}
-  at::Tensor forward(const at::Tensor& x) { return second_(first_(x)); }
-
- private:
-  ConvNorm first_, second_;
-};
-TORCH_MODULE(DoubleConv);
+Sequential double_conv(int64_t in, int64_t out) {
+  const ConvNorm first(in, out), second(out, out);
+  return Sequential(first, second);
+}
 
 // [N, 2 c, H/2, W/2] and the encoder's [N, c, H, W] to [N, c, H, W].
 class UpImpl : public torch::nn::Module {
@@ -40,14 +33,14 @@ class UpImpl : public torch::nn::Module {
   explicit UpImpl(int64_t channels)
       : up_(register_module(
             "up", ConvTranspose2d(ConvTranspose2dOptions(2 * channels, channels, 2).stride(2)))),
-        conv_(register_module("conv", DoubleConv(2 * channels, channels))) {}
+        conv_(register_module("conv", double_conv(2 * channels, channels))) {}
   at::Tensor forward(const at::Tensor& x, const at::Tensor& skipped) {
-    return conv_(at::cat({skipped, up_(x)}, 1));
+    return conv_->forward(at::cat({skipped, up_(x)}, 1));
   }
 
  private:
   ConvTranspose2d up_;
-  DoubleConv conv_;
+  Sequential conv_;
 };
 TORCH_MODULE(Up);
 
@@ -63,7 +56,7 @@ class UNet : public torch::nn::Module {
     int64_t in = 3;
     for (int level = 0; level < kLevels; ++level) {
       const int64_t out = channels(width, level);
-      down_.push_back(encoder->register_module(std::to_string(level), DoubleConv(in, out)));
+      down_.push_back(encoder->register_module(std::to_string(level), double_conv(in, out)));
       in = out;
     }
     for (int level = kLevels - 2; level >= 0; --level)
@@ -77,7 +70,7 @@ class UNet : public torch::nn::Module {
     std::vector<at::Tensor> features;
     for (int level = 0; level < kLevels; ++level)
       features.push_back(
-          down_[size_t(level)](level == 0 ? images : at::max_pool2d(features.back(), 2)));
+          down_[size_t(level)]->forward(level == 0 ? images : at::max_pool2d(features.back(), 2)));
     return features;
   }
   at::Tensor decode(const std::vector<at::Tensor>& features) {
@@ -90,7 +83,7 @@ class UNet : public torch::nn::Module {
  private:
   static int64_t channels(double width, int level) { return scaled(64, width) << level; }
 
-  std::vector<DoubleConv> down_;
+  std::vector<Sequential> down_;
   std::vector<Up> up_;
   Conv2d head_{nullptr};
 };
@@ -140,14 +133,6 @@ class ToySeg : public torch::nn::Module {
 };
 
 }  // namespace
-
-void require_multiple(const ModelOptions& options, const ImageShape& shape, int step) {
-  if (shape.size % step == 0) return;
-  fail(ErrorKind::kUsage,
-       options.name + " needs images whose side is a multiple of " + std::to_string(step) +
-           ", not of " + std::to_string(shape.size) + " pixels",
-       "augment.size", "Set augment.size to a multiple, or choose another model.name");
-}
 
 std::unique_ptr<Model> make_unet(const ModelOptions& options, const ImageShape& shape) {
   require_multiple(options, shape, 1 << (UNet::kLevels - 1));

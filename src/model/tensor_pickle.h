@@ -2,7 +2,7 @@
 //
 // A pickle is a program for a stack machine (CPython's Lib/pickletools.py describes its
 // instructions). Supported are those that make plain values. Classes and functions that rebuild
-// tensors are interpreted, not called; those of plain values are ignored (pickle_globals.h).
+// tensors are interpreted, not called; those of plain values are ignored (pickle_globals.cpp).
 // Anything else is refused by name, and every length, size and offset is validated.
 #pragma once
 

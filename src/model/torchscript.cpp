@@ -1,17 +1,20 @@
-// A user's Python model, saved by torch.jit.script() or torch.jit.trace(), and trained here without
-// Python.
+// TorchScript: a user's Python model, saved by torch.jit.script() or torch.jit.trace(), and trained
+// here without Python; and any model as a program for Python.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
 
+#include <map>
+#include <sstream>
 #include <utility>
 
-#include "model/env_reader.h"
 #include "model/export_model.h"
 #include "model/factories.h"
+#include "model/model_files.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -106,6 +109,53 @@ torch::jit::Module load(Env& env, const std::string& path) {
   }
 }
 
+// Modules by their path ("layer1.0"), each of its own class, created on demand.
+class Tree {
+ public:
+  Tree() : root("__torch__.saturate.Model", std::make_shared<torch::jit::CompilationUnit>()) {}
+
+  void add(const NamedTensor& named, bool is_buffer) {
+    const size_t dot = named.name.rfind('.');
+    const std::string path = dot == std::string::npos ? "" : named.name.substr(0, dot);
+    module_at(path).register_parameter(named.name.substr(dot + 1), named.tensor, is_buffer);
+  }
+
+  torch::jit::Module root;
+
+ private:
+  torch::jit::Module& module_at(const std::string& path) {
+    if (path.empty()) return root;
+    if (const auto found = modules_.find(path); found != modules_.end()) return found->second;
+    const size_t dot = path.rfind('.');
+    torch::jit::Module& parent = module_at(dot == std::string::npos ? "" : path.substr(0, dot));
+    torch::jit::Module child("__torch__.saturate.Part" + std::to_string(modules_.size()),
+                             root._ivalue()->compilation_unit());
+    parent.register_module(path.substr(dot + 1), child);
+    return modules_.emplace(path, child).first->second;
+  }
+
+  std::map<std::string, torch::jit::Module> modules_;
+};
+
+// The evaluation forward, traced, over the model's tensors.
+torch::jit::Module traced(Model& model, int size) {
+  Tree tree;
+  for (const auto& named : model.parameters()) tree.add(named, /*is_buffer=*/false);
+  for (const auto& named : model.buffers()) tree.add(named, /*is_buffer=*/true);
+  // Two images: with one, the tracer might record the batch size as a constant.
+  const auto [state, logits] = torch::jit::tracer::trace(
+      {at::zeros({2, 3, size, size})},
+      [&](torch::jit::Stack inputs) {
+        return torch::jit::Stack{model.forward(inputs.at(0).toTensor())};
+      },
+      [](const at::Tensor&) { return std::string(); }, /*strict=*/true, /*force_outplace=*/false,
+      &tree.root, {"images"});
+  const auto unit = tree.root._ivalue()->compilation_unit();
+  tree.root.type()->addMethod(unit->create_function(
+      c10::QualifiedName(*tree.root.type()->name(), "forward"), state->graph));
+  return tree.root;
+}
+
 }  // namespace
 
 std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const ImageShape& shape) {
@@ -117,6 +167,20 @@ std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const Image
     fail_script("it has no parameters to train, as after torch.jit.freeze()", options.file);
   require_logits(*model, shape, options.file);
   return model;
+}
+
+torch::jit::Module evaluation_program(Model& model, int size) {
+  const at::NoGradGuard no_grad;
+  model.set_training(false);
+  // Tracing a program would fix its branches and sizes for these images.
+  const torch::jit::Module* own = model.facets().program;
+  return own ? *own : traced(model, size);
+}
+
+void export_torchscript(Env& env, const std::string& path, Model& model, int size) {
+  std::ostringstream out;
+  evaluation_program(model, size).save(out);
+  write_atomically(env, path, out.str());
 }
 
 }  // namespace saturate

@@ -18,7 +18,6 @@
 
 #include "model/factories.h"
 #include "model/stages.h"
-#include "saturate/data/error.h"
 #include "saturate/module_model.h"
 
 namespace saturate {
@@ -150,11 +149,7 @@ class VisionTransformer : public Chain {  // [N, 3, size, size] to [N, classes]
 
 std::unique_ptr<Model> make_vit(int64_t heads, const ModelOptions& options,
                                 const ImageShape& shape) {
-  if (shape.size % kPatch != 0)
-    fail(ErrorKind::kUsage,
-         options.name + " cuts images into patches of " + std::to_string(kPatch) +
-             " pixels, and their side is " + std::to_string(shape.size),
-         "augment.size", "Make augment.size a multiple of " + std::to_string(kPatch));
+  require_multiple(options, shape, kPatch);
   return make_module_model<VisionTransformer>(scaled(heads, options.width), options.attention,
                                               shape.size, shape.classes);
 }

@@ -11,7 +11,7 @@
 #include <set>
 #include <utility>
 
-#include "model/pt_file.h"
+#include "model/model_files.h"
 #include "model/tensor_pickle.h"
 #include "saturate/data/error.h"
 #include "saturate/safetensors.h"
@@ -268,12 +268,7 @@ std::vector<NamedTensor> read_weights(Env& env, const std::string& path,
                                       const std::string& prefix) {
   if (!env.exists(path) || env.is_directory(path))
     fail(ErrorKind::kUsage, "there is no such file of weights", path, "Check model.weights");
-  try {
-    return read_any_kind(env, path, prefix);
-  } catch (const Error& error) {
-    // Env reports a failed read as bad data; weights are not part of the run's data.
-    fail(ErrorKind::kRun, error.reason(), error.where(), error.remedy(), error.thrown_at());
-  }
+  return as_of_the_run([&] { return read_any_kind(env, path, prefix); });
 }
 
 LoadedWeights load_weights(Env& env, const std::string& path, Model& model,

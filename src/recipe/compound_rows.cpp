@@ -1,29 +1,12 @@
 #include "recipe/compound_rows.h"
 
 #include <cctype>
-#include <charconv>
 #include <optional>
+
+#include "base/text.h"
 
 namespace saturate {
 namespace {
-
-// The whole text as a number.
-std::optional<double> parsed_number(std::string_view text) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-std::vector<std::string> split_text(const std::string& text, char at) {
-  std::vector<std::string> words(1);
-  for (const char c : text)
-    if (c == at)
-      words.emplace_back();
-    else
-      words.back() += c;
-  return words;
-}
 
 std::string names_of(const std::vector<Part>& parts) {
   std::string text;
@@ -81,7 +64,7 @@ std::vector<double> values_of(const Recipe& recipe, const std::vector<Part>& par
 void set_interval(Recipe& recipe, const std::vector<Part>& parts, const std::string& text,
                   const std::string& key, const std::string& where) {
   const auto space = text.find(' ');
-  const auto number = parsed_number(text.substr(0, space));
+  const auto number = parsed_number<double>(text.substr(0, space));
   const std::string unit = space == std::string::npos ? parts[0].name : text.substr(space + 1);
   for (const Part& each : parts)
     if (number && (unit == each.name || unit + "s" == each.name))
@@ -191,7 +174,8 @@ void Word::set(Recipe& recipe, const std::string& text, const std::string& key,
     fail_option(key, "has no value \"" + text + "\"", "Write it as " + form(), where);
   for (const auto& each : choose) each(recipe);
   for (size_t i = 0; i < parts.size(); ++i) {
-    const auto given = i < numbers.size() ? parsed_number(numbers[i]) : parts[i].default_value();
+    const auto given =
+        i < numbers.size() ? parsed_number<double>(numbers[i]) : parts[i].default_value();
     if (!given || (i >= numbers.size() && !parts[i].range.contains(*given)))
       fail_option(key, "has no number in \"" + text + "\"", "Write it as " + form(), where);
     parts[i].set(recipe, *given, key, where);

@@ -152,9 +152,8 @@ std::vector<std::string> bare_words(std::string_view value) {
     return words;
   std::istringstream list(std::string(value.substr(1, value.size() - 2)));
   for (std::string word; std::getline(list, word, ',');) {
-    const auto begin = word.find_first_not_of(' '), end = word.find_last_not_of(' ');
-    if (begin == std::string::npos) return {};
-    words.push_back(word.substr(begin, end - begin + 1));
+    words.emplace_back(trimmed(word, " "));
+    if (words.back().empty()) return {};
   }
   return words;
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <optional>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -38,23 +39,18 @@ constexpr std::array<Reason, 6> kReasons = {{{0x4, "power cap"},
 
 // Entry `index` of a list "0,2" or "GPU-uuid,...".
 std::string entry_of(const std::string& list, int index) {
-  size_t begin = 0;
-  for (int i = 0; i < index && begin != std::string::npos; ++i) {
-    const auto comma = list.find(',', begin);
-    begin = comma == std::string::npos ? comma : comma + 1;
-  }
-  return begin == std::string::npos ? "" : list.substr(begin, list.find(',', begin) - begin);
+  std::istringstream entries(list);
+  std::string entry;
+  for (int i = 0; i <= index; ++i)
+    if (!std::getline(entries, entry, ',')) return "";
+  return entry;
 }
 
-template <class Function>
-bool find_symbol(void* library, Function& function, const char* name) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  return function != nullptr;
-}
-
-// False too if the library has no such function.
-template <class Function, class... Arguments>
-bool ask(Function* function, Arguments... arguments) {
+// Calls a function of the library, whose parameters have the arguments' types. False too if it has
+// no such function.
+template <class... Arguments>
+bool ask(void* library, const char* name, Arguments... arguments) {
+  const auto function = reinterpret_cast<Result (*)(Arguments...)>(dlsym(library, name));
   return function && function(arguments...) == kSuccess;
 }
 
@@ -86,44 +82,36 @@ struct GpmMetricsGet {  // nvmlGpmMetricsGet_t
 class SmActivity {
  public:
   // read() returns nothing if the library or the device is too old.
-  SmActivity(void* library, Device device) : device_(device) {
-    Result (*query)(Device, GpmSupport*) = nullptr;
-    Result (*allocate)(GpmSample*) = nullptr;
+  SmActivity(void* library, Device device) : library_(library), device_(device) {
     GpmSupport support{kVersion, 0};
-    const bool known = find_symbol(library, query, "nvmlGpmQueryDeviceSupport") &&
-                       find_symbol(library, allocate, "nvmlGpmSampleAlloc") &&
-                       find_symbol(library, release_, "nvmlGpmSampleFree") &&
-                       find_symbol(library, take_, "nvmlGpmSampleGet") &&
-                       find_symbol(library, compare_, "nvmlGpmMetricsGet");
-    if (!known || query(device, &support) != kSuccess || support.is_supported == 0) return;
-    if (allocate(&before_) != kSuccess) before_ = nullptr;
-    if (allocate(&now_) != kSuccess) now_ = nullptr;
+    if (!ask(library, "nvmlGpmQueryDeviceSupport", device, &support) || support.is_supported == 0)
+      return;
+    for (GpmSample* sample : {&before_, &now_})
+      if (!ask(library, "nvmlGpmSampleAlloc", sample)) *sample = nullptr;
   }
   ~SmActivity() {
     for (const GpmSample sample : {before_, now_})
-      if (sample) release_(sample);
+      if (sample) ask(library_, "nvmlGpmSampleFree", sample);
   }
   SmActivity(const SmActivity&) = delete;
   SmActivity& operator=(const SmActivity&) = delete;
 
   // Mean share of the SMs that had work since the last call; empty at the first.
   std::optional<double> read() {
-    if (!before_ || !now_ || take_(device_, now_) != kSuccess) return std::nullopt;
+    if (!before_ || !now_ || !ask(library_, "nvmlGpmSampleGet", device_, now_)) return std::nullopt;
     GpmMetricsGet asked;
     asked.before = before_;
     asked.now = now_;
     asked.metrics[0].id = kSmUtil;
     const bool can_compare = std::exchange(has_before_, true);
-    const bool known =
-        can_compare && compare_(&asked) == kSuccess && asked.metrics[0].result == kSuccess;
+    const bool known = can_compare && ask(library_, "nvmlGpmMetricsGet", &asked) &&
+                       asked.metrics[0].result == kSuccess;
     std::swap(before_, now_);
     return known ? std::optional(asked.metrics[0].value / 100) : std::nullopt;
   }
 
  private:
-  Result (*take_)(Device, GpmSample) = nullptr;
-  Result (*compare_)(GpmMetricsGet*) = nullptr;
-  Result (*release_)(GpmSample) = nullptr;
+  void* const library_;
   const Device device_;
   GpmSample before_ = nullptr, now_ = nullptr;
   bool has_before_ = false;
@@ -162,54 +150,28 @@ bool has_word(std::string_view text, std::string_view word) {
 }  // namespace
 
 struct Nvml::Library {
-  void* handle = nullptr;
-  bool is_initialised = false;
-  Device device = nullptr;
-  Result (*init)() = nullptr;
-  Result (*shutdown)() = nullptr;
-  Result (*by_index)(unsigned, Device*) = nullptr;
-  Result (*by_uuid)(const char*, Device*) = nullptr;
-  Result (*get_name)(Device, char*, unsigned) = nullptr;
-  Result (*utilization)(Device, Utilization*) = nullptr;
-  Result (*memory)(Device, MemoryInfo*) = nullptr;
-  Result (*power)(Device, unsigned*) = nullptr;  // milliwatts
-  Result (*clock)(Device, int, unsigned*) = nullptr;
-  Result (*temperature)(Device, int, unsigned*) = nullptr;
-  Result (*reasons)(Device, unsigned long long*) = nullptr;
-  std::optional<SmActivity> activity;
+  explicit Library(const std::string& path)
+      : handle(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)),
+        is_initialised(handle && ask(handle, "nvmlInit_v2")) {}
 
-  bool load(const std::string& path) {
-    handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!handle) return false;
-    const auto find = [this](auto& function, const char* name) {
-      return find_symbol(handle, function, name);
-    };
-    find(by_uuid, "nvmlDeviceGetHandleByUUID");
-    find(get_name, "nvmlDeviceGetName");
-    find(utilization, "nvmlDeviceGetUtilizationRates");
-    find(memory, "nvmlDeviceGetMemoryInfo");
-    find(power, "nvmlDeviceGetPowerUsage");
-    find(clock, "nvmlDeviceGetClockInfo");
-    find(temperature, "nvmlDeviceGetTemperature");
-    find(reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");
-    if (!find(init, "nvmlInit_v2") || !find(shutdown, "nvmlShutdown") ||
-        !find(by_index, "nvmlDeviceGetHandleByIndex_v2"))
-      return false;
-    return is_initialised = init() == kSuccess;
-  }
+  void* const handle;
+  const bool is_initialised;
+  Device device = nullptr;
+  std::optional<SmActivity> activity;
 
   bool choose(int gpu, const std::string& visible) {
     const std::string entry = visible.empty() ? std::to_string(gpu) : entry_of(visible, gpu);
     if (entry.starts_with("GPU-") || entry.starts_with("MIG-"))
-      return ask(by_uuid, entry.c_str(), &device);
+      return ask(handle, "nvmlDeviceGetHandleByUUID", entry.c_str(), &device);
     char* end = nullptr;
     const unsigned long index = std::strtoul(entry.c_str(), &end, 10);
-    return !entry.empty() && *end == '\0' && by_index(unsigned(index), &device) == kSuccess;
+    return !entry.empty() && *end == '\0' &&
+           ask(handle, "nvmlDeviceGetHandleByIndex_v2", unsigned(index), &device);
   }
 
   ~Library() {
     activity.reset();
-    if (is_initialised) shutdown();
+    if (is_initialised) ask(handle, "nvmlShutdown");
     if (handle) dlclose(handle);
   }
 };
@@ -218,34 +180,39 @@ Nvml::Nvml(std::unique_ptr<Library> library) : library_(std::move(library)) {}
 Nvml::~Nvml() = default;
 
 std::unique_ptr<Nvml> Nvml::open(int gpu, const std::string& visible, const std::string& library) {
-  auto loaded = std::make_unique<Library>();
-  if (!loaded->load(library) || !loaded->choose(gpu, visible)) return nullptr;
+  auto loaded = std::make_unique<Library>(library);
+  if (!loaded->is_initialised || !loaded->choose(gpu, visible)) return nullptr;
   loaded->activity.emplace(loaded->handle, loaded->device);
   return std::unique_ptr<Nvml>(new Nvml(std::move(loaded)));
 }
 
 std::string Nvml::name() const {
   std::array<char, 96> text{};  // NVML_DEVICE_NAME_V2_BUFFER_SIZE
-  const Library& nvml = *library_;
-  return ask(nvml.get_name, nvml.device, text.data(), unsigned(text.size())) ? text.data() : "";
+  const bool known = ask(library_->handle, "nvmlDeviceGetName", library_->device, text.data(),
+                         unsigned(text.size()));
+  return known ? text.data() : "";
 }
 
 void Nvml::read(Telemetry& reading) {
-  Library& nvml = *library_;
-  reading.gpu_sm_active = nvml.activity->read();
+  const auto [handle, device] = std::pair(library_->handle, library_->device);
+  reading.gpu_sm_active = library_->activity->read();
   Utilization busy{};
-  if (ask(nvml.utilization, nvml.device, &busy)) {
+  if (ask(handle, "nvmlDeviceGetUtilizationRates", device, &busy)) {
     reading.gpu_busy = busy.gpu / 100.0;
     reading.gpu_memory_busy = busy.memory / 100.0;
   }
   MemoryInfo memory{};
-  if (ask(nvml.memory, nvml.device, &memory)) reading.gpu_memory_bytes = double(memory.used);
+  if (ask(handle, "nvmlDeviceGetMemoryInfo", device, &memory))
+    reading.gpu_memory_bytes = double(memory.used);
   unsigned value = 0;
-  if (ask(nvml.power, nvml.device, &value)) reading.gpu_power_w = value / 1e3;
-  if (ask(nvml.clock, nvml.device, kClockSm, &value)) reading.gpu_clock_mhz = value;
-  if (ask(nvml.temperature, nvml.device, kTemperatureGpu, &value)) reading.gpu_celsius = value;
+  if (ask(handle, "nvmlDeviceGetPowerUsage", device, &value))  // milliwatts
+    reading.gpu_power_w = value / 1e3;
+  if (ask(handle, "nvmlDeviceGetClockInfo", device, kClockSm, &value))
+    reading.gpu_clock_mhz = value;
+  if (ask(handle, "nvmlDeviceGetTemperature", device, kTemperatureGpu, &value))
+    reading.gpu_celsius = value;
   unsigned long long bits = 0;
-  if (ask(nvml.reasons, nvml.device, &bits)) {
+  if (ask(handle, "nvmlDeviceGetCurrentClocksThrottleReasons", device, &bits)) {
     for (const Reason& reason : kReasons)
       if (bits & reason.bit)
         reading.throttle_reasons +=

@@ -22,8 +22,6 @@ class Nvml {
   static std::unique_ptr<Nvml> open(int gpu, const std::string& visible,
                                     const std::string& library = "libnvidia-ml.so.1");
   ~Nvml();
-  Nvml(const Nvml&) = delete;
-  Nvml& operator=(const Nvml&) = delete;
 
   // "NVIDIA H100 80GB HBM3"; empty if unknown.
   std::string name() const;

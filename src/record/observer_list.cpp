@@ -18,7 +18,6 @@ namespace {
 
 }  // namespace
 
-template <class Call>
 void ObserverList::tell(int64_t step, const Call& call) {
   for (const auto& [observer, is_program] : entries_) {
     try {
@@ -34,19 +33,11 @@ void ObserverList::tell(int64_t step, const Call& call) {
   }
 }
 
-void ObserverList::tell_record(MetricsRecord& record) {
+void ObserverList::tell_record(MetricsRecord& record, const Call& event) {
   Scalars* const before = std::exchange(target_, &record.scalars);
+  if (event) tell(record.step, event);
   tell(record.step, [&](Observer& each) { each.on_record(record, *this); });
   target_ = before;
-}
-
-template <class Event>
-void ObserverList::tell_with_record(const Event& event, MetricsRecord& record,
-                                    void (Observer::*call)(const Event&, ObserverContext&)) {
-  Scalars* const before = std::exchange(target_, &record.scalars);
-  tell(record.step, [&](Observer& each) { (each.*call)(event, *this); });
-  target_ = before;
-  tell_record(record);
 }
 
 void ObserverList::after_step(const StepEvent& event) {
@@ -54,15 +45,15 @@ void ObserverList::after_step(const StepEvent& event) {
 }
 
 void ObserverList::after_epoch(const EpochEvent& event, MetricsRecord record) {
-  tell_with_record(event, record, &Observer::after_epoch);
+  tell_record(record, [&](Observer& each) { each.after_epoch(event, *this); });
 }
 
 void ObserverList::after_evaluation(const EvaluationEvent& event, MetricsRecord record) {
-  tell_with_record(event, record, &Observer::after_evaluation);
+  tell_record(record, [&](Observer& each) { each.after_evaluation(event, *this); });
 }
 
 void ObserverList::at_end(const EndEvent& event, MetricsRecord record) {
-  tell_with_record(event, record, &Observer::at_end);
+  tell_record(record, [&](Observer& each) { each.at_end(event, *this); });
 }
 
 void ObserverList::on_steps(MetricsRecord record) {

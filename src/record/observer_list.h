@@ -1,6 +1,7 @@
 // The observers of a run, in order, and their requests to it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,12 +46,11 @@ class ObserverList : public ObserverContext {
  private:
   using Scalars = std::vector<std::pair<std::string, double>>;
 
-  template <class Call>
+  using Call = std::function<void(Observer&)>;
+
   void tell(int64_t step, const Call& call);
-  void tell_record(MetricsRecord& record);
-  template <class Event>
-  void tell_with_record(const Event& event, MetricsRecord& record,
-                        void (Observer::*call)(const Event&, ObserverContext&));
+  // First tells an event, if given.
+  void tell_record(MetricsRecord& record, const Call& event = {});
 
   Progress& progress_;
   const std::string folder_;

@@ -3,7 +3,9 @@
 #include <pthread.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -23,37 +25,23 @@ std::unique_ptr<Nvml> open_gpu(const TelemetryLog::Sources& sources) {
 TelemetryLog::TelemetryLog(Env& env, Sources sources)
     : sources_(std::move(sources)), gpu_(open_gpu(sources_)), system_(env) {
   if (gpu_) peak_ = peak_flop_per_s(gpu_->name(), sources_.precision);
-  thread_ = std::thread([this] { run(); });
+  thread_ = std::jthread([this](const std::stop_token& end) { run(end); });
   pthread_setname_np(thread_.native_handle(), "telemetry");
 }
 
-TelemetryLog::~TelemetryLog() {
-  {
-    const MutexLock lock(mutex_);
-    ending_ = true;
-  }
-  ending_changed_.notify_all();
-  thread_.join();
-}
-
-void TelemetryLog::run() {
+void TelemetryLog::run(const std::stop_token& end) {
   const auto interval = std::chrono::duration<double>(1 / sources_.hz);
-  MutexLock lock(mutex_);
-  while (true) {
-    const auto due = std::chrono::steady_clock::now() + interval;
-    while (!ending_ && ending_changed_.wait_until(lock, due)) {
-    }
-    if (ending_) return;
-    lock.unlock();
-    std::optional<Telemetry> reading;
+  std::mutex idle;
+  std::unique_lock waiting(idle);
+  std::condition_variable_any never;
+  while (!never.wait_for(waiting, end, interval, [&] { return end.stop_requested(); })) {
     try {
-      reading = read();
+      const Telemetry reading = read();
+      const MutexLock lock(mutex_);
+      recent_.add(reading);
+      all_.add(reading);
     } catch (const std::bad_alloc&) {  // skip one reading
     }
-    lock.lock();
-    if (!reading) continue;
-    recent_.add(*reading);
-    all_.add(*reading);
   }
 }
 

@@ -32,7 +32,6 @@ class TelemetryLog : public Observer {
   };
   // `env` must outlive this.
   TelemetryLog(Env& env, Sources sources);
-  ~TelemetryLog() override;
 
   // Floating-point operations of training on one image.
   void set_flop_per_sample(double flop) { flop_per_sample_ = flop; }
@@ -45,7 +44,7 @@ class TelemetryLog : public Observer {
   Telemetry whole() const;
 
  private:
-  void run();
+  void run(const std::stop_token& end);
   Telemetry read();
   Telemetry with_rates(Telemetry mean, int64_t count, double seconds) const;
 
@@ -57,10 +56,8 @@ class TelemetryLog : public Observer {
   double training_s_ = 0;
 
   mutable Mutex mutex_;
-  Condition ending_changed_;
-  bool ending_ GUARDED_BY(mutex_) = false;
   TelemetryMean recent_ GUARDED_BY(mutex_), all_ GUARDED_BY(mutex_);
-  std::thread thread_;
+  std::jthread thread_;  // last member: it uses the others
 };
 
 }  // namespace saturate

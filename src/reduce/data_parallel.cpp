@@ -1,6 +1,5 @@
 #include "reduce/data_parallel.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <c10/core/DeviceGuard.h>
@@ -14,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/graph_node.h"
+#include "model/autograd.h"
 #include "saturate/data/error.h"
 #include "saturate/data/stream.h"
 #include "saturate/model.h"
@@ -53,30 +52,6 @@ class ReplicaThreads {
 
  private:
   std::vector<std::unique_ptr<Stream>> threads_;
-};
-
-// Applies the caller's autocast state to a replica's thread for a scope, then restores its own.
-class AutocastLike {
- public:
-  AutocastLike(at::DeviceType type, bool enabled, at::ScalarType reduced)
-      : type_(type),
-        enabled_(at::autocast::is_autocast_enabled(type)),
-        reduced_(at::autocast::get_autocast_dtype(type)) {
-    set(enabled, reduced);
-  }
-  ~AutocastLike() { set(enabled_, reduced_); }
-  AutocastLike(const AutocastLike&) = delete;
-  AutocastLike& operator=(const AutocastLike&) = delete;
-
- private:
-  void set(bool enabled, at::ScalarType reduced) {
-    at::autocast::set_autocast_dtype(type_, reduced);
-    at::autocast::set_autocast_enabled(type_, enabled);
-  }
-
-  const at::DeviceType type_;
-  const bool enabled_;
-  const at::ScalarType reduced_;
 };
 
 variable_list trained(Model& model) {
@@ -186,26 +161,26 @@ class DataParallel : public Model {
   // Copies the first model's tensors and requires_grad flags to every replica.
   void replicate() {
     const at::NoGradGuard no_grad;
+    const auto copy = [](const std::vector<NamedTensor>& from, const std::vector<NamedTensor>& to) {
+      for (size_t j = 0; j < to.size(); ++j) {
+        to[j].tensor.copy_(from[j].tensor);
+        to[j].tensor.set_requires_grad(from[j].tensor.requires_grad());
+      }
+    };
     const auto parameters = first().parameters(), buffers = first().buffers();
     for (size_t i = 1; i < replicas_.size(); ++i) {
-      const auto own = replicas_[i].model->parameters();
-      for (size_t j = 0; j < own.size(); ++j) {
-        own[j].tensor.copy_(parameters[j].tensor);
-        own[j].tensor.set_requires_grad(parameters[j].tensor.requires_grad());
-      }
-      const auto own_buffers = replicas_[i].model->buffers();
-      for (size_t j = 0; j < own_buffers.size(); ++j)
-        own_buffers[j].tensor.copy_(buffers[j].tensor);
+      copy(parameters, replicas_[i].model->parameters());
+      copy(buffers, replicas_[i].model->buffers());
     }
   }
 
   void run(const std::vector<at::Tensor>& chunks, std::vector<ReplicasNode::Pass>& passes) {
     const at::DeviceType type = replicas_[0].device.type();
-    const bool autocast = at::autocast::is_autocast_enabled(type);
-    const at::ScalarType reduced = at::autocast::get_autocast_dtype(type);
+    const AutocastState autocast(type);
     threads_->on_all(passes.size(), [&](size_t i) {
       const c10::DeviceGuard guard(passes[i].device);
-      const AutocastLike like(type, autocast, reduced);
+      const AutocastStateScope own(type);
+      autocast.apply();
       passes[i].logits = replicas_[i].model->forward(chunks[i].to(passes[i].device));
     });
   }

@@ -7,16 +7,14 @@ std::vector<OptionRow> distributed_rows() {
   const auto compress = SATURATE_MEMBER(distributed.compress);
   return {
       choice(SATURATE_OPTION(distributed.mode),
-             std::vector<std::pair<std::string, ParallelMode>>{{"ddp", ParallelMode::kDdp},
-                                                               {"dp", ParallelMode::kDp}},
+             {{"ddp", ParallelMode::kDdp}, {"dp", ParallelMode::kDp}},
              "ddp: each process has one device. dp: one process splits each batch over all of its "
              "GPUs, two or more, and copies the model to them in each step, like DataParallel; "
              "slower than ddp, for which it is the baseline."),
       choice(SATURATE_OPTION(distributed.backend),
-             std::vector<std::pair<std::string, CollectiveBackend>>{
-                 {"auto", CollectiveBackend::kAuto},
-                 {"gloo", CollectiveBackend::kGloo},
-                 {"nccl", CollectiveBackend::kNccl}},
+             {{"auto", CollectiveBackend::kAuto},
+              {"gloo", CollectiveBackend::kGloo},
+              {"nccl", CollectiveBackend::kNccl}},
              "What transfers gradients between processes; auto: nccl between GPUs; between CPUs "
              "shared memory if all processes are on one machine, else gloo. gloo: always gloo, "
              "through sockets."),
@@ -37,8 +35,7 @@ std::vector<OptionRow> distributed_rows() {
                "higher rank (1 to 1024, without one 4) is more accurate and sends more bytes. "
                "Results differ from those of one process."),
       choice(SATURATE_OPTION(distributed.uneven),
-             std::vector<std::pair<std::string, Uneven>>{
-                 {"join", Uneven::kJoin}, {"pad", Uneven::kPad}, {"drop", Uneven::kDrop}},
+             {{"join", Uneven::kJoin}, {"pad", Uneven::kPad}, {"drop", Uneven::kDrop}},
              "If an epoch does not divide evenly among the processes: join gives some fewer "
              "images, or none, in the last step and counts each image once; pad repeats the "
              "epoch's first images and drop omits its last, like Python's DistributedSampler."),

@@ -28,7 +28,7 @@
 #include "base/printable.h"
 #include "reduce/backends.h"
 #include "reduce/heartbeat.h"
-#include "reduce/listen.h"
+#include "reduce/sockets.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -75,15 +75,9 @@ std::string brief_reason(const std::exception& error) {
 // `limit`: the call is then left to a thread that lives until the process ends.
 template <class Result>
 std::optional<Result> result_within(milliseconds limit, const std::function<Result()>& call) {
-  const auto promise = std::make_shared<std::promise<Result>>();
-  auto result = promise->get_future();
-  std::thread([promise, call] {
-    try {
-      promise->set_value(call());
-    } catch (...) {
-      promise->set_exception(std::current_exception());
-    }
-  }).detach();
+  std::packaged_task<Result()> task(call);
+  auto result = task.get_future();
+  std::thread(std::move(task)).detach();
   if (result.wait_for(limit) != std::future_status::ready) return std::nullopt;
   return result.get();
 }

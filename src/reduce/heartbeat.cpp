@@ -2,9 +2,10 @@
 
 #include <sys/socket.h>
 
-#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -12,8 +13,6 @@ namespace saturate {
 namespace {
 
 constexpr std::chrono::seconds kInterval{1};
-
-std::atomic<int> waiting_now{0};
 
 // Never blocks: a line is dropped if the launcher does not read.
 void tell(const std::string& line) {
@@ -26,45 +25,21 @@ void tell(const std::string& line) {
 }  // namespace
 
 Heartbeat::Heartbeat(std::function<std::string()> position)
-    : position_(std::move(position)), thread_([this] { run(); }) {}
-
-Heartbeat::~Heartbeat() {
-  {
-    const MutexLock lock(mutex_);
-    ending_ = true;
-  }
-  end_.notify_all();
-  thread_.join();
-}
-
-void Heartbeat::run() {
-  MutexLock lock(mutex_);
-  do {
-    try {
-      tell(kPositionLine + position_() + (waits_for_others() ? kWaitingMark : ""));
-    } catch (const std::bad_alloc&) {  // skip one heartbeat
-    }
-    const auto next = std::chrono::steady_clock::now() + kInterval;
-    while (!ending_ && end_.wait_until(lock, next)) {
-    }
-  } while (!ending_);
-}
+    : thread_([position = std::move(position)](const std::stop_token& end) {
+        std::mutex mutex;
+        std::unique_lock lock(mutex);
+        std::condition_variable_any never;
+        do {
+          try {
+            tell(kPositionLine + position() + (waits_for_others() ? kWaitingMark : ""));
+          } catch (const std::bad_alloc&) {  // skip one heartbeat
+          }
+        } while (!never.wait_for(lock, end, kInterval, [&] { return end.stop_requested(); }));
+      }) {}
 
 std::unique_ptr<Heartbeat> start_heartbeat(std::function<std::string()> position) {
   if (!std::getenv(kReportVariable)) return nullptr;
   return std::make_unique<Heartbeat>(std::move(position));
-}
-
-WaitingForOthers::WaitingForOthers() {
-  ++waiting_now;
-}
-
-WaitingForOthers::~WaitingForOthers() {
-  --waiting_now;
-}
-
-bool waits_for_others() {
-  return waiting_now > 0;
 }
 
 void report_lost_peer() {

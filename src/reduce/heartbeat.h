@@ -3,12 +3,11 @@
 // from a dead one; and the run's folder, for a restart.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
-
-#include "base/mutex.h"
 
 namespace saturate {
 
@@ -20,16 +19,9 @@ inline constexpr const char* kPositionLine = "at ";
 class Heartbeat {
  public:
   explicit Heartbeat(std::function<std::string()> position);
-  ~Heartbeat();
 
  private:
-  void run();
-
-  const std::function<std::string()> position_;
-  Mutex mutex_;
-  Condition end_;
-  bool ending_ GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // last member: it uses all of the above
+  std::jthread thread_;
 };
 
 // Null without a launcher. `position` is called on the other thread while the heartbeat lives.
@@ -41,12 +33,16 @@ void report_folder(const std::string& folder);
 // While one lives, this process waits for others, whatever its current phase.
 class WaitingForOthers {
  public:
-  WaitingForOthers();
-  ~WaitingForOthers();
+  WaitingForOthers() { ++count; }
+  ~WaitingForOthers() { --count; }
   WaitingForOthers(const WaitingForOthers&) = delete;
   WaitingForOthers& operator=(const WaitingForOthers&) = delete;
+
+  inline static std::atomic<int> count{0};
 };
-bool waits_for_others();
+inline bool waits_for_others() {
+  return WaitingForOthers::count > 0;
+}
 
 // Reports that this process ends because another has ended.
 void report_lost_peer();

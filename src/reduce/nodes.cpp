@@ -15,10 +15,16 @@
 #include <thread>
 #include <utility>
 
-#include "reduce/listen.h"
-#include "reduce/wire.h"
+#include "reduce/sockets.h"
 
 namespace saturate {
+
+// The same numbers as exit codes; the first for any other.
+NLOHMANN_JSON_SERIALIZE_ENUM(ErrorKind, {{ErrorKind::kRun, int(ErrorKind::kRun)},
+                                         {ErrorKind::kUsage, int(ErrorKind::kUsage)},
+                                         {ErrorKind::kData, int(ErrorKind::kData)}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Ending, failed, followed, signal, node, kind, what, where)
+
 namespace {
 
 using Clock = RankProcess::Clock;
@@ -29,22 +35,6 @@ constexpr int kLookMs = 100;
 constexpr int kPatienceS = 60, kHurryS = 10;
 constexpr double kConnectS = 2;
 constexpr double kSpareS = 5;  // in addition to the grace that another machine gives its processes
-
-Json to_json(const Ending& ending) {
-  return {{"failed", ending.failed}, {"followed", ending.followed}, {"signal", ending.signal},
-          {"node", ending.node},     {"kind", int(ending.kind)},    {"what", ending.what},
-          {"where", ending.where}};
-}
-
-Ending to_ending(const Json& json) {
-  return {.failed = json.at("failed"),
-          .followed = json.at("followed"),
-          .signal = json.at("signal"),
-          .node = json.at("node"),
-          .kind = kind_of_code(json.at("kind")),
-          .what = json.at("what"),
-          .where = json.at("where")};
-}
 
 Ending lost_launcher(int node, const char* how) {
   return {.failed = true,
@@ -149,7 +139,7 @@ class FirstNode : public NodesOfARun {
         stop_signal_() == 0)
       verdict.restart = fmt::format("{} of {}", ++number_, options_.restarts);
     restart_ = verdict.restart;
-    if (restart_.empty()) tell_all({{"say", "over"}, {"ending", to_json(last_)}});
+    if (restart_.empty()) tell_all({{"say", "over"}, {"ending", last_}});
     return verdict;
   }
 
@@ -175,7 +165,7 @@ class FirstNode : public NodesOfARun {
                    {"attempt", number_},
                    {"port", port_},
                    {"restart", restart_},
-                   {"ending", to_json(last_)}});
+                   {"ending", last_}});
   }
 
   void take(Link& link, const Json& message) {
@@ -184,7 +174,7 @@ class FirstNode : public NodesOfARun {
     if (link.node < 0 || message.at("attempt").get<int>() != number_) return;
     if (say == "failing") note_failing(link.node);
     if (say == "ended") {
-      Ending ending = to_ending(message.at("ending"));
+      auto ending = message.at("ending").get<Ending>();
       ending.node = link.node;
       note(ending);
     }
@@ -279,7 +269,7 @@ class OtherNode : public NodesOfARun {
   }
 
   Verdict judge(const Ending& own) override {
-    wire_.say({{"say", "ended"}, {"attempt", number_}, {"ending", to_json(own)}});
+    wire_.say({{"say", "ended"}, {"attempt", number_}, {"ending", own}});
     // Node 0 waits as long for the other machines, and they for their processes.
     wait_until([&] { return over_ || next_ || !wire_.open(); }, 2 * (options_.grace_s + kSpareS));
     if (next_) return {last_, restart_};
@@ -303,11 +293,11 @@ class OtherNode : public NodesOfARun {
     if (say == "refused")
       fail(ErrorKind::kUsage, message.at("why").get<std::string>(), "saturate launch",
            "Start every machine with the same options, and a different --node-rank");
-    if (say == "over") over_ = to_ending(message.at("ending"));
+    if (say == "over") over_ = message.at("ending").get<Ending>();
     if (say == "end") note_failing(message.at("attempt").get<int>());
     if (say != "start") return;
     next_ = Start{message.at("attempt").get<int>(), message.at("port").get<int>(), {}};
-    last_ = to_ending(message.at("ending"));
+    message.at("ending").get_to(last_);
     message.at("restart").get_to(restart_);
   }
 

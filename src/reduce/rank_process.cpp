@@ -78,11 +78,6 @@ void take_signals(const sigset_t& mask) {
 
 }  // namespace
 
-void Descriptor::reset() {
-  if (descriptor_ >= 0) close(descriptor_);
-  descriptor_ = -1;
-}
-
 RankProcess::RankProcess(int rank, const RankCommand& command) : rank_(rank) {
   on_terminal_ = rank == 0 && isatty(STDERR_FILENO) != 0;
   const bool own_out = rank > 0, own_err = !on_terminal_;

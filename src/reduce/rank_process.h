@@ -10,25 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "reduce/sockets.h"
+
 namespace saturate {
-
-// A file descriptor that its owner closes.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
-  ~Descriptor() { reset(); }
-  Descriptor(Descriptor&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  int get() const { return descriptor_; }
-  void reset();
-
- private:
-  int descriptor_ = -1;
-};
 
 struct RankCommand {
   std::string program;

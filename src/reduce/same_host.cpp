@@ -101,16 +101,6 @@ struct SharedSums {
   SharedSum sum;
 };
 
-struct Block {
-  std::shared_ptr<SharedSums> owner;
-  std::byte* memory;
-};
-
-void free_block(void* context) {
-  const std::unique_ptr<Block> block(static_cast<Block*>(context));
-  block->owner->sum.arena().release(block->memory);
-}
-
 class SameHost : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using Work = c10::intrusive_ptr<c10d::Work>;
@@ -177,7 +167,10 @@ class SameHost : public c10d::Backend {
     if (!moved) return;
     std::memcpy(moved, storage.data(), bytes);
     // Frees the storage's previous memory.
-    storage.set_data_ptr({moved, new Block{shared_, moved}, free_block, at::kCPU});
+    const auto release = [owner = shared_](void* block) {
+      owner->sum.arena().release(static_cast<std::byte*>(block));
+    };
+    storage.set_data_ptr(c10::InefficientStdFunctionContext::makeDataPtr(moved, release, at::kCPU));
   }
 
   void use(bool whether) { use_ = whether; }

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <sstream>
 #include <utility>
 
@@ -19,9 +20,8 @@ namespace {
 constexpr mode_t kOwnerAlone = 0600;
 
 std::string link_of(const std::string& path) {
-  std::array<char, 256> text{};
-  const ssize_t size = readlink(path.c_str(), text.data(), text.size());
-  return size > 0 ? std::string(text.data(), size_t(size)) : std::string();
+  std::error_code none;
+  return std::filesystem::read_symlink(path, none);
 }
 
 std::string network() {
@@ -48,12 +48,7 @@ bool may_have_files_of(size_t bytes) {
 }
 
 struct flock byte_of(int rank, short type = F_WRLCK) {
-  struct flock lock {};
-  lock.l_type = type;
-  lock.l_whence = SEEK_SET;
-  lock.l_start = rank;
-  lock.l_len = 1;
-  return lock;
+  return {.l_type = type, .l_whence = SEEK_SET, .l_start = rank, .l_len = 1, .l_pid = 0};
 }
 
 }  // namespace

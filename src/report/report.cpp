@@ -4,8 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "report/report_assets.h"
-
 namespace saturate {
 
 std::string script_json(const nlohmann::ordered_json& json) {

@@ -27,6 +27,12 @@ std::string script_json(const nlohmann::ordered_json& json);
 std::string fill_page(std::string_view page,
                       const std::vector<std::pair<std::string_view, std::string_view>>& parts);
 
+// The static parts of every report, embedded by cmake/Embed.cmake.
+std::string_view page_html();  // with {{name}} placeholders
+std::string_view page_css();
+std::string_view page_js();   // the scripts of page/, one after the other
+std::string_view chart_js();  // Chart.js, MIT licence
+
 // REQUIRES: at least one run or ladder.
 std::string make_report(std::span<const RunReading> runs,
                         std::span<const LadderReading> ladders = {});

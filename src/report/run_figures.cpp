@@ -40,8 +40,7 @@ std::optional<PhaseTimes> whole_phases(const RunReading& run) {
   if (ended_in_one(run)) return run.end->phases;
   PhaseTimes sum;
   for (const auto& span : time_spans(run)) add(sum, span.phases);
-  if (sum.total() > 0) return sum;
-  return std::nullopt;
+  return sum.total() > 0 ? std::optional(sum) : std::nullopt;
 }
 
 // Otherwise without the time between steps.
@@ -50,8 +49,7 @@ std::optional<PhaseTimes> whole_device_phases(const RunReading& run) {
   PhaseTimes sum;
   for (const auto& record : run.steps)
     if (record.device_phases) add(sum, *record.device_phases);
-  if (sum.total() > 0) return sum;
-  return std::nullopt;
+  return sum.total() > 0 ? std::optional(sum) : std::nullopt;
 }
 
 std::optional<double> mean_images_per_s(const RunReading& run) {
@@ -61,8 +59,7 @@ std::optional<double> mean_images_per_s(const RunReading& run) {
     images += *record.images_per_s * training_s(*record.phases);
     seconds += training_s(*record.phases);
   }
-  if (seconds > 0) return images / seconds;
-  return std::nullopt;
+  return seconds > 0 ? std::optional(images / seconds) : std::nullopt;
 }
 
 std::vector<StreamTime> whole_streams(const RunReading& run) {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "record/json_fields.h"
 #include "saturate/data/error.h"
 #include "saturate/safetensors.h"
 
@@ -37,10 +38,6 @@ constexpr int kFormatVersion = 1;
 // JSON has neither NaN nor infinities: both are stored as null.
 double number_of(const json& value) {
   return value.is_null() ? std::nan("") : value.get<double>();
-}
-
-json or_null(const std::optional<double>& value) {
-  return value ? json(*value) : json();
 }
 
 std::optional<double> optional_number(const json& value) {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/files.h"
@@ -42,7 +43,7 @@ struct Checkpoint {
   std::vector<NamedTensor> scaler;     // see TrainStep::scaler_state()
   std::vector<NamedTensor> schedule;   // see schedule.h
   std::vector<NamedTensor> average;    // see weight_average.h; empty without one
-  std::vector<NamedTensor> lookahead;  // see lookahead.h; empty without it
+  std::vector<NamedTensor> lookahead;  // likewise
   // torch generator states by device, for dropout: "cpu", and "cpu.1" of rank 1.
   std::vector<NamedTensor> random;
 };
@@ -57,6 +58,52 @@ inline constexpr TensorGroup kTensorGroups[] = {
     {"scaler.", &Checkpoint::scaler},   {"schedule.", &Checkpoint::schedule},
     {"average.", &Checkpoint::average}, {"lookahead.", &Checkpoint::lookahead},
     {"random.", &Checkpoint::random}};
+
+// Carries the state of a run's components into a checkpoint, and back. Each component has one
+// visit() for all purposes, which passes every piece of its state.
+class StateVisitor {
+ public:
+  enum class Purpose {
+    kSave,         // from the components to the checkpoint
+    kResume,       // from the checkpoint to the components
+    kRestoreBest,  // likewise, but only the weights and what belongs to them
+  };
+
+  // `path`: the checkpoint's file, named in errors; not needed for kSave.
+  StateVisitor(Purpose purpose, Checkpoint& checkpoint, std::string path = "")
+      : checkpoint(checkpoint), path(std::move(path)), purpose_(purpose) {}
+
+  bool saves() const { return purpose_ == Purpose::kSave; }
+  bool resumes() const { return purpose_ == Purpose::kResume; }
+  bool restores_best() const { return purpose_ == Purpose::kRestoreBest; }
+
+  // State that does not belong to the weights: unchanged when the best ones are restored.
+  template <class T>
+  void value(T Checkpoint::*member, T& own) {
+    if (saves()) checkpoint.*member = own;
+    if (resumes()) own = checkpoint.*member;
+  }
+  // Tensors that belong to the weights: `get()` returns them, `set(tensors)` loads them.
+  template <class Get, class Set>
+  void tensors(std::vector<NamedTensor> Checkpoint::*member, const Get& get, const Set& set) {
+    if (saves())
+      checkpoint.*member = get();
+    else
+      set(checkpoint.*member);
+  }
+  // Tensors that do not.
+  template <class Get, class Set>
+  void progress_tensors(std::vector<NamedTensor> Checkpoint::*member, const Get& get,
+                        const Set& set) {
+    if (!restores_best()) tensors(member, get, set);
+  }
+
+  Checkpoint& checkpoint;
+  const std::string path;
+
+ private:
+  const Purpose purpose_;
+};
 
 // Writes atomically: after a crash at any time the file is either absent or complete. Fails with
 // kRun.

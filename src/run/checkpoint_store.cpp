@@ -4,12 +4,12 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
 #include "base/spans.h"
 #include "run/checkpoint.h"
-#include "run/checkpoint_branches.h"
 #include "run/staged_copy.h"
 #include "saturate/data/error.h"
 #include "saturate/safetensors.h"
@@ -17,8 +17,78 @@
 namespace saturate {
 namespace {
 
+using nlohmann::json;
+
 constexpr const char* kStepPrefix = "step-";
 constexpr const char* kStepSuffix = ".safetensors";
+
+// The branches of a run that resumed from older checkpoints, as in branches.json. Branch 0 begins
+// with the run, each later one where the run left an older one. The last one is the run's present
+// branch.
+class Branches {
+ public:
+  static constexpr const char* kFile = "branches.json";
+
+  // Those of a folder of checkpoints; only branch 0 without a branches.json. Fails with kRun if
+  // that is damaged.
+  static Branches read(Env& env, const std::string& folder);
+  TextFile file(const std::string& folder) const;
+
+  int current() const { return int(forks_.size()); }
+  // Whether step `step` of `branch` is on the run's path to its present branch.
+  bool on_path(int branch, int64_t step) const;
+  // Leaves `branch` after its step `step`; -1: before its first.
+  void leave(int branch, int64_t step) { forks_.push_back({known(branch), step}); }
+
+ private:
+  struct Fork {
+    int branch;
+    int64_t step;
+  };
+
+  // Branch 0 for a number of another folder's branches, as in a file that was copied here.
+  int known(int branch) const { return branch < 0 || branch > current() ? 0 : branch; }
+
+  std::vector<Fork> forks_;  // where branches 1, 2, ... begin
+};
+
+Branches Branches::read(Env& env, const std::string& folder) {
+  Branches found;
+  const std::string path = folder + "/" + kFile;
+  if (!env.exists(path)) return found;
+  const auto bytes = read_file(env, path);
+  try {
+    const json record = json::parse(bytes.begin(), bytes.end());
+    if (!record.at("branches").is_array()) throw std::invalid_argument("branches");
+    for (const json& fork : record.at("branches")) {
+      const json &from = fork.at("from"), &step = fork.at("step");
+      if (!from.is_number_integer() || !step.is_number_integer())
+        throw std::invalid_argument("fork");
+      const int64_t branch = from, last = step;
+      if (branch < 0 || branch > found.current() || last < -1) throw std::out_of_range("fork");
+      found.leave(int(branch), last);
+    }
+  } catch (const std::exception&) {
+    fail(ErrorKind::kRun, "the record of the run's branches is damaged", path,
+         "Give the path of a checkpoint, or delete this file to use the newest checkpoint");
+  }
+  return found;
+}
+
+TextFile Branches::file(const std::string& folder) const {
+  json forks = json::array();
+  for (const Fork& fork : forks_) forks.push_back({{"from", fork.branch}, {"step", fork.step}});
+  return {folder + "/" + kFile, json{{"branches", forks}}.dump() + "\n"};
+}
+
+bool Branches::on_path(int branch, int64_t step) const {
+  branch = known(branch);
+  for (int at = current(); at != branch; at = forks_[size_t(at - 1)].branch) {
+    if (at < branch) return false;
+    if (step > forks_[size_t(at - 1)].step) return false;
+  }
+  return true;
+}
 
 // The writing thread wakes up after each block. Scheduled as a batch job it does not take the core
 // of a training thread at that moment, for which the whole team would wait. Its share of the cores

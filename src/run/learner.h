@@ -8,7 +8,6 @@
 
 #include "run/rank_buffers.h"
 #include "run/run_input.h"
-#include "run/state_visitor.h"
 #include "run/training_parts.h"
 #include "saturate/gradient_reducer.h"
 #include "saturate/schedule.h"

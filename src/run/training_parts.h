@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "run/lookahead.h"
 #include "run/weight_average.h"
 #include "saturate/data/recipe.h"
 #include "saturate/ledger.h"

@@ -1,9 +1,13 @@
 #include "run/weight_average.h"
 
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+
+#include <cmath>
+#include <utility>
 
 #include "run/checkpoint.h"
 
@@ -11,6 +15,26 @@ namespace saturate {
 namespace {
 
 constexpr const char* kAveragedCount = "n_averaged";  // as in AveragedModel's state
+
+// REQUIRES: no more tensors than `own`.
+std::vector<NamedTensor> with_names_of(const std::vector<NamedTensor>& own,
+                                       const std::vector<at::Tensor>& tensors) {
+  std::vector<NamedTensor> named;
+  for (size_t i = 0; i < tensors.size(); ++i) named.push_back({own[i].name, tensors[i]});
+  return named;
+}
+
+// Tensors like `own`, with the values that `state` has by their names. Fails as copy_by_name().
+std::vector<at::Tensor> loaded_like(const std::vector<NamedTensor>& own,
+                                    const std::vector<NamedTensor>& state,
+                                    const std::string& where) {
+  std::vector<NamedTensor> targets;
+  for (const auto& [name, tensor] : own) targets.push_back({name, tensor.detach().clone()});
+  copy_by_name(state, targets, where);
+  std::vector<at::Tensor> loaded;
+  for (auto& target : targets) loaded.push_back(std::move(target.tensor));
+  return loaded;
+}
 
 }  // namespace
 
@@ -67,8 +91,7 @@ WeightAverage::Scope::~Scope() {
 }
 
 std::vector<NamedTensor> WeightAverage::state() const {
-  std::vector<NamedTensor> state;
-  for (size_t i = 0; i < averages_.size(); ++i) state.push_back({tensors_[i].name, averages_[i]});
+  std::vector<NamedTensor> state = with_names_of(tensors_, averages_);
   if (averaged_ > 0) state.push_back({kAveragedCount, at::scalar_tensor(averaged_, at::kLong)});
   return state;
 }
@@ -77,15 +100,41 @@ void WeightAverage::load_state(const std::vector<NamedTensor>& state, const std:
   averages_.clear();
   averaged_ = 0;
   if (state.empty()) return;
-  std::vector<NamedTensor> targets;
-  for (const auto& [name, tensor] : tensors_) targets.push_back({name, tensor.detach().clone()});
-  if (options_.swa > 0) targets.push_back({kAveragedCount, at::zeros({}, at::kLong)});
-  copy_by_name(state, targets, where);
-  if (options_.swa > 0) {
-    averaged_ = targets.back().tensor.item<int64_t>();
-    targets.pop_back();
-  }
-  for (auto& target : targets) averages_.push_back(std::move(target.tensor));
+  averages_ = loaded_like(tensors_, state, where);
+  if (options_.swa == 0) return;
+  const std::vector<NamedTensor> count = {{kAveragedCount, at::zeros({}, at::kLong)}};
+  averaged_ = loaded_like(count, state, where)[0].item<int64_t>();
+}
+
+Lookahead::Lookahead(Model& model, const TrainOptions& options) : options_(options) {
+  for (const auto& [name, tensor] : model_state(model))
+    if (tensor.is_floating_point()) weights_.push_back({name, tensor.detach()});
+}
+
+void Lookahead::begin() {
+  const c10::NoGradGuard no_grad;
+  if (slow_.empty())
+    for (const auto& [name, tensor] : weights_) slow_.push_back(tensor.clone());
+}
+
+void Lookahead::update(int64_t step, int64_t steps) {
+  const c10::NoGradGuard no_grad;
+  if (step % options_.lookahead_every != 0 && step != steps) return;
+  const double keep =
+      options_.lookahead * std::pow(double(step) / double(steps), options_.lookahead_power);
+  std::vector<at::Tensor> weights;
+  for (const auto& [name, tensor] : weights_) weights.push_back(tensor);
+  at::_foreach_lerp_(slow_, weights, 1 - keep);
+  at::_foreach_copy_(weights, slow_);
+}
+
+std::vector<NamedTensor> Lookahead::state() const {
+  return with_names_of(weights_, slow_);
+}
+
+void Lookahead::load_state(const std::vector<NamedTensor>& state, const std::string& where) {
+  slow_.clear();
+  if (!state.empty()) slow_ = loaded_like(weights_, state, where);
 }
 
 }  // namespace saturate

@@ -151,10 +151,7 @@ void GraphedStep::run_recorded(Recording& recording, const DeviceBatch& batch) {
   // number would be frozen at its captured value.
   const auto body = [this, &recording] {
     DeviceBatch inputs = recording.inputs;
-    {
-      Ledger::Scope finish(ledger_, Phase::kAugment);
-      if (inputs.is_unfinished()) setup_.finish(inputs);
-    }
+    finish(inputs);
     recording.counted = RunningMetrics(step_.task());
     step_.run(inputs, std::numeric_limits<double>::quiet_NaN(), recording.counted);
   };
@@ -166,6 +163,12 @@ void GraphedStep::run_recorded(Recording& recording, const DeviceBatch& batch) {
     recording.graph->replay();
     ++replayed_;
   }
+}
+
+void GraphedStep::finish(DeviceBatch& batch) const {
+  if (!batch.is_unfinished()) return;
+  Ledger::Scope scope(ledger_, Phase::kAugment);
+  setup_.finish(batch);
 }
 
 // False if capture fails.
@@ -184,10 +187,7 @@ bool GraphedStep::record(Recording& recording, const std::function<void()>& body
 }
 
 void GraphedStep::run_plain(DeviceBatch& batch, double lr, RunningMetrics& metrics) {
-  if (batch.is_unfinished()) {
-    Ledger::Scope finish(ledger_, Phase::kAugment);
-    setup_.finish(batch);
-  }
+  finish(batch);
   if (failure_.empty()) set_rate(lr);
   step_.run(batch, lr, metrics);
 }

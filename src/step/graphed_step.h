@@ -63,6 +63,7 @@ class GraphedStep {
   void run_recorded(Recording& recording, const DeviceBatch& batch);
   bool record(Recording& recording, const std::function<void()>& body);
   void run_plain(DeviceBatch& batch, double lr, RunningMetrics& metrics);
+  void finish(DeviceBatch& batch) const;
   void set_rate(double lr);
   void stop_capturing(const std::string& why);
 

@@ -33,12 +33,12 @@ at::Tensor initial_state(const std::string& slot, const at::Tensor& parameter) {
                         : zeros_like_there(parameter);
 }
 
-[[noreturn]] void fail_state(const std::string& what, const std::string& tensor) {
+}  // namespace
+
+void fail_state(const std::string& what, const std::string& tensor) {
   fail(ErrorKind::kRun, "the saved optimizer state does not fit: " + what, tensor,
        "Resume with the model and optimizer that wrote it");
 }
-
-}  // namespace
 
 GroupedOptimizer::GroupedOptimizer(const OptimizerOptions& options,
                                    std::vector<ParameterGroup> groups,

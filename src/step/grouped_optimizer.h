@@ -65,6 +65,9 @@ class GroupedOptimizer : public Optimizer {
   at::Tensor rate_;
 };
 
+// Fails with kRun: a checkpoint's state of another model or optimizer.
+[[noreturn]] void fail_state(const std::string& what, const std::string& tensor);
+
 // Sets a parameter's gradient to none, or to zero in place.
 void drop_gradient(const at::Tensor& parameter, bool set_to_none);
 

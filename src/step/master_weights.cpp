@@ -6,7 +6,6 @@
 #include <map>
 #include <utility>
 
-#include "saturate/data/error.h"
 #include "saturate/model.h"
 #include "step/factories.h"
 #include "step/precision.h"
@@ -112,8 +111,7 @@ void MasterOptimizer::load_state(const std::vector<NamedTensor>& state) {
       continue;
     }
     if (found->second.sizes() != named.tensor.sizes())
-      fail(ErrorKind::kRun, "the saved optimizer state does not fit: a tensor has another shape",
-           named.name, "Resume with the model and optimizer that wrote it");
+      fail_state("a tensor has another shape", named.name);
     copies.emplace_back(found->second, named.tensor);
   }
   optimizer_->load_state(rest);

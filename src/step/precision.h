@@ -1,10 +1,9 @@
 // Effects of a precision mode: autocast for a scope, and whether TF32 is used.
 #pragma once
 
-#include <ATen/autocast_mode.h>
-
 #include <optional>
 
+#include "model/autograd.h"
 #include "saturate/data/step_options.h"
 
 namespace saturate {
@@ -38,10 +37,7 @@ void store_all_in_half(Model& model, PrecisionMode mode);
 // as the weights are about to change.
 class AutocastScope {
  public:
-  AutocastScope(PrecisionMode precision, at::DeviceType device)
-      : device_(device),
-        before_(at::autocast::is_autocast_enabled(device)),
-        dtype_before_(at::autocast::get_autocast_dtype(device)) {
+  AutocastScope(PrecisionMode precision, at::DeviceType device) : before_(device) {
     const auto type = reduced_type(precision);
     if (type) at::autocast::set_autocast_dtype(device, *type);
     at::autocast::set_autocast_enabled(device, type.has_value());
@@ -49,16 +45,10 @@ class AutocastScope {
   }
   ~AutocastScope() {
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(device_, before_);
-    at::autocast::set_autocast_dtype(device_, dtype_before_);
   }
-  AutocastScope(const AutocastScope&) = delete;
-  AutocastScope& operator=(const AutocastScope&) = delete;
 
  private:
-  at::DeviceType device_;
-  bool before_;
-  at::ScalarType dtype_before_;
+  AutocastStateScope before_;
 };
 
 }  // namespace saturate

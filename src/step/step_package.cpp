@@ -2,13 +2,11 @@
 
 #include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
-#include <caffe2/serialize/read_adapter_interface.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -17,6 +15,7 @@
 
 #include "base/checksum.h"
 #include "base/printable.h"
+#include "model/model_files.h"
 #include "recipe/option_row.h"
 #include "saturate/data/error.h"
 
@@ -28,21 +27,6 @@ using nlohmann::json;
 constexpr int kFormat = 2;  // format 1 had wrong gradients of attention on the CPU
 constexpr const char* kAbout = "extra/saturate.json";
 constexpr const char* kLibrary = "data/aotinductor/model/step.so";
-
-class MemoryReader : public caffe2::serialize::ReadAdapterInterface {
- public:
-  explicit MemoryReader(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}
-  size_t size() const override { return bytes_.size(); }
-  size_t read(uint64_t at, void* out, size_t count, const char*) const override {
-    if (at >= bytes_.size()) return 0;
-    const size_t n = std::min<size_t>(count, bytes_.size() - at);
-    std::memcpy(out, bytes_.data() + at, n);
-    return n;
-  }
-
- private:
-  std::vector<std::byte> bytes_;
-};
 
 std::vector<std::byte> read_record(caffe2::serialize::PyTorchStreamReader& archive,
                                    const std::string& name) {
@@ -156,8 +140,9 @@ void require_complete(const json& about) {
   }
 }
 
-StepPackage read_archive(std::vector<std::byte> bytes, const std::string& path) {
-  caffe2::serialize::PyTorchStreamReader archive(std::make_shared<MemoryReader>(std::move(bytes)));
+StepPackage read_archive(Env& env, const std::string& path) {
+  caffe2::serialize::PyTorchStreamReader archive(
+      std::make_shared<EnvReader>(env.open_readable(path)));
   if (!archive.hasRecord(kAbout)) throw std::runtime_error(fmt::format("it has no {}", kAbout));
   const std::vector<std::byte> text = read_record(archive, kAbout);
   StepPackage package{path,
@@ -183,14 +168,10 @@ void fail_package(const std::string& problem, const std::string& path) {
 }
 
 StepPackage read_step_package(Env& env, const std::string& path) {
-  std::vector<std::byte> bytes;
   try {
-    bytes = read_file(env, path);
+    return read_archive(env, path);
   } catch (const Error& error) {
     fail_package(error.reason(), path);
-  }
-  try {
-    return read_archive(std::move(bytes), path);
   } catch (const c10::Error&) {  // its text comes from torch's zip library
     fail_package("it is not a PT2 archive, or it is truncated or damaged", path);
   } catch (const std::exception& error) {

@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/reflection_pad2d.h>
+#include <ATen/ops/unflatten_dense_tensors.h>
 #include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
@@ -173,13 +174,7 @@ void TrainStep::keep_finite_statistics(const at::Tensor& before) {
   if (!before.defined()) return;
   const c10::NoGradGuard no_grad;
   const at::Tensor now = flat_statistics(), kept = at::where(at::isfinite(now), now, before);
-  std::vector<at::Tensor> views;
-  int64_t begin = 0;
-  for (const at::Tensor& statistic : statistics_) {
-    views.push_back(kept.narrow(0, begin, statistic.numel()).view(statistic.sizes()));
-    begin += statistic.numel();
-  }
-  at::_foreach_copy_(statistics_, views);
+  at::_foreach_copy_(statistics_, at::unflatten_dense_tensors(kept, statistics_));
 }
 
 TrainStep::Output TrainStep::compute(const DeviceBatch& batch, double weight, bool last) {

@@ -17,12 +17,6 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-std::string trimmed(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t\r");
-  if (begin == std::string::npos) return "";
-  return text.substr(begin, text.find_last_not_of(" \t\r") + 1 - begin);
-}
-
 std::string aws_file(const char* name, const std::string& usual) {
   const std::string given = variable(name);
   return given.empty() ? variable("HOME") + "/.aws/" + usual : given;
@@ -42,17 +36,17 @@ std::optional<Section> read_section(Env& env, const std::string& path, const std
   bool inside = false;
   for (std::string line; std::getline(text, line);) {
     const bool nested = line.starts_with(' ') || line.starts_with('\t');
-    line = trimmed(line);
+    line = std::string(trimmed(line));
     if (line.empty() || line.front() == '#' || line.front() == ';') continue;
     if (line.front() == '[') {
-      const std::string title = trimmed(line.substr(1, line.find(']') - 1));
+      const std::string title(trimmed(line.substr(1, line.find(']') - 1)));
       inside = title == name || title == "profile " + name;
       if (inside && !found) found.emplace();
       continue;
     }
     const size_t equals = line.find('=');
     if (inside && !nested && equals != std::string::npos)
-      (*found)[trimmed(line.substr(0, equals))] = trimmed(line.substr(equals + 1));
+      (*found)[std::string(trimmed(line.substr(0, equals)))] = trimmed(line.substr(equals + 1));
   }
   return found;
 }

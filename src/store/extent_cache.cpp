@@ -1,15 +1,14 @@
 #include "store/extent_cache.h"
 
-#include <signal.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
 #include <string_view>
 #include <utility>
 
 #include "base/checksum.h"
+#include "base/files.h"
 #include "base/printable.h"
 #include "saturate/data/error.h"
 
@@ -28,6 +27,7 @@ struct EntryHeader {
 };
 
 // FNV-1a, 64 bits.
+constexpr uint64_t kHashStart = 0xcbf29ce484222325ull;
 uint64_t hash_text(std::string_view text, uint64_t hash) {
   for (const char c : text) hash = (hash ^ uint8_t(c)) * 0x100000001b3ull;
   return hash;
@@ -38,36 +38,19 @@ uint32_t entry_crc(const std::string& identity, uint64_t offset, std::span<const
   return checksum_of(bytes, checksum_of(std::as_bytes(std::span(&offset, 1)), name));
 }
 
-std::string hex(uint64_t value) {
-  char digits[16];
-  return {digits, std::to_chars(digits, digits + sizeof digits, value, 16).ptr};
-}
-
 std::string entry_name(uint64_t offset, uint64_t length) {
-  return hex(offset) + "-" + hex(length);
+  return fmt::format("{:x}-{:x}", offset, length);
 }
 
 // The length from an entry's name.
 std::optional<uint64_t> entry_length(std::string_view name) {
   const size_t dash = name.find('-');
   if (dash == std::string_view::npos || dash == 0) return std::nullopt;
-  uint64_t length = 0;
-  const auto [end, error] =
-      std::from_chars(name.data() + dash + 1, name.data() + name.size(), length, 16);
-  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  return length;
+  return parsed_number<uint64_t>(name.substr(dash + 1), 16);
 }
 
 uint64_t entry_hash(std::string_view folder, std::string_view name) {
-  return hash_text(name, hash_text(folder, 0xcbf29ce484222325ull));
-}
-
-// Left by a process of this machine that has ended.
-bool is_abandoned(std::string_view name) {
-  name.remove_prefix(kUnfinished.size());
-  pid_t process = 0;
-  std::from_chars(name.data(), name.data() + name.size(), process);
-  return process > 0 && ::kill(process, 0) != 0 && errno == ESRCH;
+  return hash_text(name, hash_text(folder, kHashStart));
 }
 
 }  // namespace
@@ -90,11 +73,8 @@ ExtentCache::~ExtentCache() {
 }
 
 std::string ExtentCache::folder_of(const std::string& identity) const {
-  const auto digits = [&](uint64_t seed) {
-    const std::string text = hex(hash_text(identity, seed));
-    return std::string(16 - text.size(), '0') + text;
-  };
-  return digits(0xcbf29ce484222325ull) + digits(0x9ae16a3b2f90404full);
+  return fmt::format("{:016x}{:016x}", hash_text(identity, kHashStart),
+                     hash_text(identity, 0x9ae16a3b2f90404full));
 }
 
 void ExtentCache::use(const std::string& identity) {
@@ -122,10 +102,12 @@ void ExtentCache::scan_object(const std::string& name) {
     return;  // another process has removed it
   }
   for (const FileInfo& entry : entries) {
-    if (entry.name.starts_with(kUnfinished) && is_abandoned(entry.name))
-      env_.remove(folder_ + "/" + name + "/" + entry.name);
-    const auto length =
-        entry.name.starts_with(kUnfinished) ? std::nullopt : entry_length(entry.name);
+    if (entry.name.starts_with(kUnfinished)) {
+      if (begins_with_ended_process(entry.name.substr(kUnfinished.size())))
+        env_.remove(folder_ + "/" + name + "/" + entry.name);
+      continue;
+    }
+    const auto length = entry_length(entry.name);
     if (!length) continue;
     old.bytes += *length + sizeof(EntryHeader);
     known_.insert(entry_hash(name, entry.name));
@@ -205,11 +187,7 @@ void ExtentCache::write(const std::string& identity, uint64_t offset,
     since_scan_ += size;
   } catch (const Error& error) {
     note_failure(error.what());
-    try {
-      env_.remove(unfinished);
-    } catch (const Error&) {
-      // The next scan removes it.
-    }
+    discard(env_, unfinished);  // else the next scan removes it
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/printable.h"
+#include "base/text.h"
 
 namespace saturate {
 namespace {
@@ -46,7 +47,7 @@ std::optional<ContentRange> parse_content_range(std::string_view text) {
 
 // The text between <Code> and </Code> in S3's XML, printable and short.
 std::string error_code_of(const HttpReply& reply) {
-  const std::string_view text(reinterpret_cast<const char*>(reply.body.data()), reply.body.size());
+  const std::string_view text = as_text(reply.body);
   const size_t begin = text.find("<Code>");
   if (begin == std::string_view::npos) return "";
   const size_t end = text.find("</Code>", begin);

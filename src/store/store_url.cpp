@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/text.h"
 #include "saturate/data/error.h"
 #include "store/credentials.h"
 
@@ -10,9 +11,7 @@ namespace saturate {
 namespace {
 
 bool starts_with_word(std::string_view text, std::string_view start) {
-  return std::ranges::equal(text.substr(0, start.size()), start, [](char a, char b) {
-    return (a >= 'A' && a <= 'Z' ? char(a - 'A' + 'a') : a) == b;
-  });
+  return lower_case(text.substr(0, start.size())) == start;
 }
 
 bool is_http(std::string_view url) {
@@ -33,9 +32,7 @@ std::string encode_key(std::string_view key) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   std::string out;
   for (const char c : key) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       std::string_view("-_.~/").find(c) != std::string_view::npos;
-    if (plain)
+    if (is_letter_or_digit(c) || std::string_view("-_.~/").find(c) != std::string_view::npos)
       out += c;
     else
       out.append({'%', kDigits[uint8_t(c) >> 4], kDigits[uint8_t(c) & 15]});
@@ -45,8 +42,7 @@ std::string encode_key(std::string_view key) {
 
 void check_bucket(std::string_view bucket, const std::string& url) {
   const bool good = bucket.size() >= 3 && std::ranges::all_of(bucket, [](char c) {
-                      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
-                             (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
+                      return is_letter_or_digit(c) || c == '-' || c == '.' || c == '_';
                     });
   if (!good) fail_url("has no valid bucket name", url, "Write s3://BUCKET/KEY or gs://BUCKET/KEY");
 }
@@ -95,9 +91,7 @@ std::string unsigned_url(const std::string& url) {
 
 std::string host_of(std::string_view url) {
   const std::string_view rest = after_scheme(url);
-  std::string host(rest.substr(0, rest.find_first_of("/?#")));
-  for (char& c : host) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
-  return host;
+  return lower_case(rest.substr(0, rest.find_first_of("/?#")));
 }
 
 bool may_redirect(std::string_view from, std::string_view to) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/text.h"
 #include "base/thread_pool.h"
 #include "saturate/data/error.h"
 #ifdef SATURATE_HAS_CURL
@@ -90,11 +91,6 @@ constexpr const char* kHashOfNothing =
 constexpr int kConnectSeconds = 10;
 constexpr long kMostConnections = 128;
 
-std::string lower_case(std::string text) {
-  for (char& c : text) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
-  return text;
-}
-
 // An error that a second attempt would meet again.
 bool comes_again(CURLcode code) {
   return code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_URL_MALFORMAT ||
@@ -141,10 +137,9 @@ size_t take_header(char* data, size_t, size_t size, void* user) {
   if (line.starts_with("HTTP/")) headers.clear();  // the last of several replies counts
   const size_t colon = line.find(':');
   if (colon == std::string::npos || headers.size() >= 100) return size;
-  const size_t begin = line.find_first_not_of(" \t", colon + 1);
-  const size_t end = line.find_last_not_of(" \t\r\n");
-  if (begin != std::string::npos && end != std::string::npos && begin <= end)
-    headers[lower_case(line.substr(0, colon))] = line.substr(begin, end + 1 - begin);
+  if (const std::string_view value = trimmed(std::string_view(line).substr(colon + 1));
+      !value.empty())
+    headers[lower_case(line.substr(0, colon))] = value;
   return size;
 }
 

@@ -18,8 +18,6 @@ class FlopCounter {
  public:
   FlopCounter();
   ~FlopCounter();
-  FlopCounter(const FlopCounter&) = delete;
-  FlopCounter& operator=(const FlopCounter&) = delete;
   int64_t flop() const { return flop_; }
 
   // Used by the callback.

@@ -1,7 +1,9 @@
 // Freed memory that is kept for later allocations of the same size.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <vector>
 
 #include "base/mutex.h"
@@ -21,16 +23,42 @@ class KeptBlocks {
 
   // The newest block of at least `bytes` and at most a page more, so that the counted memory of a
   // step does not depend on earlier frees; null if there is none.
-  void* take(size_t bytes);
+  void* take(size_t bytes) {
+    constexpr size_t kPage = 4096;
+    const MutexLock lock(mutex_);
+    const auto fits = [&](const Block& block) {
+      return block.bytes >= bytes && block.bytes - bytes <= kPage;
+    };
+    const auto newest = std::find_if(blocks_.rbegin(), blocks_.rend(), fits);
+    if (newest == blocks_.rend()) return nullptr;
+    void* const data = newest->data;
+    bytes_ -= newest->bytes;
+    blocks_.erase(std::next(newest).base());
+    return data;
+  }
 
   // Keeps a block; returns, for the caller to free, the oldest ones beyond a total of `most` bytes.
-  std::vector<Block> keep(Block block, size_t most);
+  std::vector<Block> keep(Block block, size_t most) {
+    const MutexLock lock(mutex_);
+    blocks_.push_back(block);
+    bytes_ += block.bytes;
+    return oldest_beyond(most);
+  }
 
   // The oldest ones beyond a total of `most` bytes, for the caller to free.
-  std::vector<Block> shrink(size_t most);
+  std::vector<Block> shrink(size_t most) {
+    const MutexLock lock(mutex_);
+    return oldest_beyond(most);
+  }
 
  private:
-  std::vector<Block> oldest_beyond(size_t most) NEEDS_LOCK(mutex_);
+  std::vector<Block> oldest_beyond(size_t most) NEEDS_LOCK(mutex_) {
+    auto end = blocks_.begin();
+    for (; bytes_ > most; ++end) bytes_ -= end->bytes;
+    std::vector<Block> oldest(blocks_.begin(), end);
+    blocks_.erase(blocks_.begin(), end);
+    return oldest;
+  }
 
   Mutex mutex_;
   // Oldest first; at most some hundreds, of few sizes.

@@ -55,8 +55,6 @@ class StreamClock {
     // Does nothing without a clock.
     Work(StreamClock* clock, const std::string& stream);
     ~Work();
-    Work(const Work&) = delete;
-    Work& operator=(const Work&) = delete;
 
    private:
     StreamClock* const clock_;  // null: disabled

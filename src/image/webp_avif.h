@@ -1,3 +1,7 @@
+// WebP through libwebp, and AVIF through libavif; a build without one of them says so.
+//
+// open() then read(), or open() alone; the bytes must live until then. read() returns the EXIF
+// orientation that makes the pixels upright; alpha is dropped.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +18,20 @@ struct avifDecoder;
 
 namespace saturate {
 
-// AVIF through libavif; a build without it says so. open() then read(), or open() alone; `bytes`
-// must live until then.
+class WebpDecoder {
+ public:
+  CodecHeader open(std::span<const std::byte> bytes, const std::string& where);
+  int read(const std::string& where, Image& out);
+  void close() { bytes_ = {}; }
+
+ private:
+  std::span<const std::byte> bytes_;  // the open image
+  CodecHeader header_{};
+};
+
 class AvifDecoder {
  public:
   CodecHeader open(std::span<const std::byte> bytes, const std::string& where);
-  // Pixels as stored, before rotation; alpha is dropped. Returns the EXIF orientation that stands
-  // for the file's rotation and mirroring.
   int read(const std::string& where, Image& out);
   void close() { decoder_.reset(); }
 

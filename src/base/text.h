@@ -1,0 +1,56 @@
+// Reading of text: numbers, parts, spaces.
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace saturate {
+
+inline std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// The whole text as a number; empty if it is none, or out of range. `base`: of a whole number.
+template <class T, class... Base>
+std::optional<T> parsed_number(std::string_view text, Base... base) {
+  T number{};
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number, base...);
+  return error == std::errc() && stop == end ? std::optional(number) : std::nullopt;
+}
+
+// The parts between marks, which may be empty; one of a text without a mark.
+inline std::vector<std::string> split_text(std::string_view text, char mark) {
+  std::vector<std::string> parts(1);
+  for (const char c : text)
+    if (c == mark)
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  return parts;
+}
+
+// Without spaces at both ends.
+inline std::string_view trimmed(std::string_view text, const char* spaces = " \t\r\n") {
+  text.remove_prefix(std::min(text.find_first_not_of(spaces), text.size()));
+  return text.substr(0, text.find_last_not_of(spaces) + 1);
+}
+
+// ASCII letters only, whatever the locale.
+inline std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+  return lower;
+}
+
+inline bool is_letter_or_digit(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+}  // namespace saturate
