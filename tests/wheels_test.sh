@@ -33,6 +33,8 @@ works += ["libjs-chart.js.txt", "libcli11-dev.txt"] if "saturate_train" in info 
 assert texts.issuperset(works), texts
 copied = [name.split("/")[-1] for name in names if ".libs/" in name and not name.endswith("/")]
 assert len(copied) >= 5, copied
+assert not any(re.match("lib(aom|rav1e|SvtAv1)", library) for library in copied), copied
+copied = [library for library in copied if not library.startswith("libsaturate_")]
 others = {"libcrypto": "libssl", "libbrotlicommon": "libbrotli", "libbrotlidec": "libbrotli", "libbrotlienc": "libbrotli"}
 for library in copied:  # libfmt-0a1b2c3d.so.9: libfmt9.txt
     stem = re.match(r"lib[a-z-]*[a-z](?=[0-9]*-[0-9a-f]{8})", library)[0]
@@ -43,6 +45,8 @@ done
 
 # The loader, without torch, with each Python that has a wheel.
 cd "$scratch"
+mkdir -p avif/class
+cp "$root"/tests/goldens/image/modern/{lossy,alpha}.avif avif/class
 for program in "$root"/build/python-env-*/bin/python; do
   pip_install "$program" install --no-index --find-links "$root/dist" --no-deps --target "$scratch/loader" saturate
   PYTHONPATH=$scratch/loader "$program" - <<'PY'
@@ -51,9 +55,11 @@ loader = saturate.Loader("synth:size=32,count=50", batch=10, size=32, train=Fals
 batches = list(loader)
 assert len(batches) == 5 and batches[0][0].shape == (10, 3, 32, 32), batches[0][0].shape
 maps = open("/proc/self/maps").read()
-for name in ("libjpeg", "libfmt", "liblmdb", "libdeflate"):
+for name in ("libjpeg", "libfmt", "liblmdb", "libdeflate", "libavif", "libdav1d"):
     paths = {line.split()[-1] for line in maps.splitlines() if name in line}
     assert paths and all("/loader/" in path for path in paths), (name, paths)
+images = [numpy.asarray(x) for x, _ in saturate.Loader("folder:avif", batch=1, size=32, crop="none", train=False)]
+assert len(images) == 2 and all(image.std() > 0.1 for image in images), images
 PY
   rm -rf "$scratch/loader"
 done

@@ -44,7 +44,7 @@ def add(wheel, packages, expression):
         subprocess.run([sys.executable, "-m", "wheel", "unpack", "-d", scratch, wheel], check=True,
                        stdout=subprocess.DEVNULL)
         tree, = pathlib.Path(scratch).iterdir()
-        libraries = sorted(path.name for path in tree.glob("*.libs/*"))
+        libraries = sorted(path.name for path in tree.glob("*.libs/*") if not path.name.startswith("libsaturate_"))
         info, = tree.glob("*.dist-info")
         folder = info / "licenses"
         for package in {*packages, *map(package_of, libraries)}:

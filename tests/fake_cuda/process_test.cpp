@@ -113,6 +113,24 @@ TEST_F(GpuProcess, IsBuiltWithTheWheelsNccl) {
   EXPECT_EQ(found(), "-- " + dir.path() + wheel + "\n");
 }
 
+// torch's structures contain ncclConfig_t, which has other fields in another release.
+TEST_F(GpuProcess, IsNotBuiltWithAnotherReleaseOfNccl) {
+  const auto found = [&](const std::string& minor) {
+    write_file(dir / "system/include/nccl.h",
+               "#define NCCL_MAJOR 2\n#define NCCL_MINOR " + minor + "\n#define NCCL_PATCH 9\n");
+    const std::string command = "cmake -D site_packages=" + (dir / "site") +
+                                " -D CMAKE_SYSTEM_PREFIX_PATH=" + (dir / "system") + " -P " +
+                                source_path("cmake/Nccl.cmake") + " >" + (dir / "found");
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    return read_text(dir / "found");
+  };
+  write_file(dir / "site/torch-2.15.0.dist-info/METADATA",
+             "Name: torch\nRequires-Dist: nvidia-nccl-cu13==2.30.7; platform_system == \"Linux\"\n");
+  EXPECT_EQ(found("30"), "-- " + (dir / "system/include\n"));
+  EXPECT_EQ(found("28"), "-- NCCL: left out, " + (dir / "system/include/nccl.h") +
+                             " is 2.28, not LibTorch's 2.30. Run tools/setup.sh --nccl\n-- \n");
+}
+
 // setBackend() replaces a backend's device by the group's own.
 TEST_F(GpuProcess, NcclHasEachRanksDevice) {
   if (!has_nccl()) GTEST_SKIP() << "this build has no NCCL";

@@ -1,7 +1,7 @@
 """Builds everything for CUDA, runs every GPU test and bench, and writes results/gpu-check-GPU.json and .md.
 
   tools/gpu-check [--only PART,...] [--resume] [--build build-cuda] [--python PYTHON] [--cifar FOLDER] [--out results]
-  tools/gpu-check --stage [build-gpu-stage] [--build build-gpu-host] [--wheel FILE.whl] [--cifar FOLDER]
+  tools/gpu-check --stage [build-gpu-stage] [--build build-gpu-machine] [--wheel FILE.whl] [--cifar FOLDER]
   tools/gpu-check --merge FILE... [--out results]
 
 Parts, in order:
@@ -203,7 +203,8 @@ def parse():
     if unknown := set(arguments.only) - set(PARTS):
         parser.error(f"--only {','.join(sorted(unknown))}: parts are {', '.join(PARTS)}")
     if arguments.wheel and not arguments.wheel.is_file():
-        parser.error(f"--wheel {arguments.wheel}: there is no such file. make wheels builds one")
+        parser.error(f"--wheel {arguments.wheel}: there is no such file. SATURATE_TORCH_VERSION=2.11.0 make "
+                     "wheels builds one")
     if arguments.cifar is None and STAGED and (ROOT / "cifar").is_dir():
         arguments.cifar = ROOT / "cifar"
     if arguments.cifar and not any((arguments.cifar / f"cifar10-train.tar{end}").exists() for end in ("", ".xz")):
@@ -275,7 +276,7 @@ def main():
     if arguments.stage:
         if not arguments.build and not has_nvcc():
             refuse("--stage needs nvcc, or --build with programs built with nvcc")
-        build = (arguments.build or build_all("gpu-host", TARGETS)).resolve()
+        build = (arguments.build or build_all("gpu-machine", TARGETS)).resolve()
         return stage(arguments.stage.resolve(), programs_in(build), ROOT, arguments.cifar, arguments.wheel)
     gpu = gpu_of()
     if STAGED:

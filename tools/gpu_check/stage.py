@@ -98,7 +98,7 @@ def copy_programs(programs, folder, root):
                                    root / "tools/find_torch.sh").strip())
     needs = {path: needed_by(path) for path in programs.values()}
     if "libtorch_cuda.so" not in needs[programs["saturate"]]:
-        sys.exit(f"gpu-check: {programs['saturate']} is built without CUDA. Build it with the preset gpu-host")
+        sys.exit(f"gpu-check: {programs['saturate']} is built without CUDA. Build it with the preset gpu-machine")
     libraries = libraries_to_take(needs, places_of(programs.values()), torch_libraries(torch))
     for name, path in libraries.items():
         shutil.copy(pathlib.Path(path).resolve(), folder / "lib" / name)

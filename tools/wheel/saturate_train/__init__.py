@@ -8,7 +8,7 @@ import pathlib
 import sys
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-TORCH = (FOLDER / "torch_version").read_text().strip()  # "2.11", with which the command was built
+TORCH = (FOLDER / "torch_version").read_text().strip()  # "2.15", with which the command was built
 
 
 def fail(text):
