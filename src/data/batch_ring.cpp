@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/cancel.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -108,7 +109,12 @@ bool BatchRing::wait(std::chrono::nanoseconds limit) {
 }
 
 BatchSlot* BatchRing::front() {
-  if (!wait(wait_limit_)) fail_waiting("no batch came");
+  const auto look =
+      std::min<std::chrono::nanoseconds>(cancel_test() ? kCancelLook : wait_limit_, wait_limit_);
+  for (auto waited = look; !wait(look); waited += look) {
+    if (is_cancelled()) fail_cancelled("loader");
+    if (waited >= wait_limit_) fail_waiting("no batch came");
+  }
   // Only the consumer changes taken_.
   return taken_ == opened_ ? nullptr : &slots_[taken_ % slots_.size()];
 }

@@ -1,9 +1,11 @@
 #include "store/object_store.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
+#include "base/cancel.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -31,7 +33,7 @@ ObjectStore::ObjectPtr ObjectStore::open(const std::string& url) {
     MutexLock lock(mutex_);
     ++piece->waiting;
     load({piece}, false);
-    while (piece->state == Piece::State::kLoading) progress_.wait(lock);
+    if (!wait_for(*piece, lock)) fail_cancelled(object->name);
     if (piece->error) std::rethrow_exception(piece->error);
   }
   if (cache_ && !object->identity().empty()) cache_->use(object->identity());
@@ -56,6 +58,13 @@ void ObjectStore::read(const ObjectPtr& object, uint64_t offset, std::span<std::
   }
 }
 
+// False if the thread is cancelled while the piece is loading.
+bool ObjectStore::wait_for(const Piece& piece, MutexLock& lock) {
+  while (piece.state == Piece::State::kLoading && !is_cancelled())
+    progress_.wait_until(lock, std::chrono::steady_clock::now() + kCancelLook);
+  return piece.state != Piece::State::kLoading;
+}
+
 void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out) {
   const std::string identity = cache_ ? object->identity() : "";
   PiecePtr piece;
@@ -74,7 +83,7 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
     unqueue(*piece);
     load({piece}, false);
   }
-  while (piece->state == Piece::State::kLoading) progress_.wait(lock);
+  const bool has_come = wait_for(*piece, lock);
   --piece->waiting;
   found = announced_.find({object.get(), offset});
   if (found != announced_.end() && found->second == piece) {
@@ -82,6 +91,7 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
     load_announced();
   }
   lock.unlock();
+  if (!has_come) fail_cancelled(object->name);
   if (piece->error) std::rethrow_exception(piece->error);
   std::memcpy(out.data(), piece->bytes->data(), out.size());
 }

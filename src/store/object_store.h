@@ -63,6 +63,7 @@ class ObjectStore {
   using Key = std::pair<const StoreObject*, uint64_t>;  // object and offset
 
   void read_piece(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out);
+  bool wait_for(const Piece& piece, MutexLock& lock) NEEDS_LOCK(mutex_);
   void load(std::vector<PiecePtr> pieces, bool ahead) NEEDS_LOCK(mutex_);
   void take(const std::vector<PiecePtr>& pieces, bool ahead, std::vector<std::byte>&& bytes,
             std::exception_ptr error) TAKES_LOCK(mutex_);
