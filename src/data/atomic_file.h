@@ -18,7 +18,8 @@ std::string claim_temporary(Env& env, const std::string& path, bool replace = fa
 // Removes `temporary` after a more important failure; ignores errors.
 void discard(Env& env, const std::string& temporary);
 
-// As write_atomically(), for data that does not fit in memory. Not for concurrent use.
+// As write_atomically(), for data that does not fit in memory; also an object of a store, if `env`
+// is a StoreEnv. Not for concurrent use.
 class AtomicFile {
  public:
   enum class Existing { kRefuse, kReplace };
@@ -41,7 +42,9 @@ class AtomicFile {
   void flush();
 
   Env& env_;
-  const std::string path_, temporary_;
+  const std::string path_;
+  const bool is_far_;  // `file_` itself is atomic
+  const std::string temporary_;
   std::unique_ptr<WritableFile> file_;
   std::vector<std::byte> buffer_;
   uint64_t size_ = 0;

@@ -10,6 +10,7 @@
 #include "data/bytes.h"
 #include "data/shard_format.h"
 #include "saturate/data/error.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -86,6 +87,11 @@ std::vector<std::string> expand_paths(Env& env, const std::string& rest, std::st
     start = comma + 1;
   }
   return paths;
+}
+
+int opening_threads(const std::vector<std::string>& paths) {
+  constexpr int kFarThreads = 64;
+  return std::ranges::any_of(paths, is_store_url) ? kFarThreads : 1;
 }
 
 std::string take_option(std::string& rest, std::string_view key) {

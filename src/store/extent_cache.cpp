@@ -43,7 +43,19 @@ std::string hex(uint64_t value) {
   return {digits, std::to_chars(digits, digits + sizeof digits, value, 16).ptr};
 }
 
-std::string entry_name(uint64_t offset, uint64_t length) {
+constexpr uint64_t kHashStart = 0xcbf29ce484222325ull;
+
+// Where the name of the object begins: after that of its group, if it has one.
+size_t object_begin(std::string_view identity) {
+  const size_t mark = identity.find('\x1f');
+  return mark == std::string_view::npos ? 0 : mark + 1;
+}
+
+// Objects of a group share a folder: a hash keeps their ranges apart, and the checksum of an entry,
+// which covers the identity, notices two of the same hash.
+std::string entry_name(std::string_view identity, uint64_t offset, uint64_t length) {
+  const size_t begin = object_begin(identity);
+  if (begin > 0) offset = hash_text(identity.substr(begin), kHashStart ^ offset);
   return hex(offset) + "-" + hex(length);
 }
 
@@ -59,7 +71,7 @@ std::optional<uint64_t> entry_length(std::string_view name) {
 }
 
 uint64_t entry_hash(std::string_view folder, std::string_view name) {
-  return hash_text(name, hash_text(folder, 0xcbf29ce484222325ull));
+  return hash_text(name, hash_text(folder, kHashStart));
 }
 
 // Left by a process of this machine that has ended.
@@ -89,12 +101,14 @@ ExtentCache::~ExtentCache() {
   flush();
 }
 
-std::string ExtentCache::folder_of(const std::string& identity) const {
+std::string ExtentCache::folder_of(const std::string& object) const {
+  const std::string_view identity = std::string_view(object).substr(
+      0, object_begin(object) == 0 ? object.size() : object_begin(object));
   const auto digits = [&](uint64_t seed) {
     const std::string text = hex(hash_text(identity, seed));
     return std::string(16 - text.size(), '0') + text;
   };
-  return digits(0xcbf29ce484222325ull) + digits(0x9ae16a3b2f90404full);
+  return digits(kHashStart) + digits(0x9ae16a3b2f90404full);
 }
 
 void ExtentCache::use(const std::string& identity) {
@@ -135,7 +149,7 @@ void ExtentCache::scan_object(const std::string& name) {
 }
 
 bool ExtentCache::has(const std::string& identity, uint64_t offset, uint64_t length) const {
-  const std::string folder = folder_of(identity), name = entry_name(offset, length);
+  const std::string folder = folder_of(identity), name = entry_name(identity, offset, length);
   {
     const MutexLock lock(mutex_);
     if (known_.contains(entry_hash(folder, name))) return true;
@@ -144,7 +158,7 @@ bool ExtentCache::has(const std::string& identity, uint64_t offset, uint64_t len
 }
 
 bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<std::byte> out) {
-  const std::string folder = folder_of(identity), name = entry_name(offset, out.size());
+  const std::string folder = folder_of(identity), name = entry_name(identity, offset, out.size());
   const std::string path = folder_ + "/" + folder + "/" + name;
   try {
     if (!env_.exists(path)) return false;
@@ -186,7 +200,7 @@ void ExtentCache::write_later(const std::string& identity, uint64_t offset, cons
 void ExtentCache::write(const std::string& identity, uint64_t offset,
                         std::span<const std::byte> bytes) {
   const uint64_t size = bytes.size() + sizeof(EntryHeader);
-  const std::string folder = folder_of(identity), name = entry_name(offset, bytes.size());
+  const std::string folder = folder_of(identity), name = entry_name(identity, offset, bytes.size());
   const std::string path = folder_ + "/" + folder + "/" + name;
   const std::string unfinished = folder_ + "/" + folder + "/" + std::string(kUnfinished) +
                                  std::to_string(getpid()) + "-" + std::to_string(counter_++);

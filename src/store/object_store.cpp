@@ -17,12 +17,37 @@ constexpr uint64_t kHeadBytes = 512;
 }  // namespace
 
 ObjectStore::ObjectStore(Env& env, const StoreOptions& options, const StoreTuning& tuning)
-    : tuning_(tuning),
+    : options_(options),
+      tuning_(tuning),
       env_(env),
+      credentials_(std::make_shared<CredentialSource>(env, options, tuning)),
       cache_(options.cache_dir.empty()
                  ? nullptr
                  : std::make_unique<ExtentCache>(env, options.cache_dir, options.cache_gb, tuning)),
-      client_(env, options, tuning) {}
+      client_(env, options, tuning, *credentials_) {}
+
+HttpCalls& ObjectStore::calls() {
+  const MutexLock lock(mutex_);
+  if (!calls_) calls_ = std::make_unique<HttpCalls>(env_, options_, tuning_, credentials_);
+  return *calls_;
+}
+
+ObjectStore::ObjectPtr ObjectStore::known(const std::string& name, const StoreLocation& location,
+                                          uint64_t size, const std::string& etag,
+                                          const std::string& group) const {
+  auto object = std::make_shared<StoreObject>();
+  object->name = name;
+  object->location = location;
+  object->size = size;
+  object->etag = etag;
+  object->group = group;
+  object->is_open = true;
+  return object;
+}
+
+void ObjectStore::use_group(const std::string& group) {
+  if (cache_) cache_->use(StoreObject::identity_of_group(group));
+}
 
 ObjectStore::ObjectPtr ObjectStore::open(const std::string& url) {
   auto object = std::make_shared<StoreObject>();
