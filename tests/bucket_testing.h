@@ -59,6 +59,15 @@ class FakeBucket {
     const std::lock_guard lock(mutex_);
     return objects_;
   }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    objects_.clear();
+  }
+  // As a process that is killed later.
+  void begin_upload(const std::string& key) {
+    const std::lock_guard lock(mutex_);
+    uploads_["upload " + std::to_string(++count_)].key = key;
+  }
   size_t uploads() const {
     const std::lock_guard lock(mutex_);
     return uploads_.size();

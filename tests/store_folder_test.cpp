@@ -136,10 +136,12 @@ TEST_F(StoreFolder, OtherWaysToNameIt) {
   for (const char* uri : {"folder:s3://bucket/data/train/", "s3://bucket/data/train/"})
     EXPECT_EQ(open(uri)->size(), here->size()) << uri;
   EXPECT_EQ(open("split:held,1/4,folder:s3://bucket/data/train")->size(), here->size() / 4);
-  EXPECT_EQ(
-      error_of([&] { open("folder:s3://bucket/data"); }).remedy(),
-      "Check the URL, and that the images of each class are in a folder named after the class")
-      << "train, train-2: no, they hold";
+}
+
+TEST_F(StoreFolder, PartsOfASetAreNotClasses) {
+  for (const char* key : {"parts/train/a/1.jpg", "parts/val/a/2.jpg"}) bucket.put(key, "x");
+  const Error error = error_of([&] { open("folder:s3://bucket/parts"); });
+  EXPECT_EQ(error.remedy(), "Name one part, as folder:s3://bucket/parts/train");
 }
 
 TEST_F(StoreFolder, AWebServerDoesNotList) {

@@ -188,6 +188,8 @@ void Upload::close() {
     if (!part_.empty()) send_part();
     wait_for_parts(0);
     complete();
+    is_closed_ = true;
+    remove_leftovers();  // of an attempt to begin whose reply was lost
   }
   is_closed_ = true;
 }
