@@ -42,11 +42,11 @@ inline std::string method_of(const HttpAsk& ask) {
 
 class FakeBucket {
  public:
-  // Answers requests for http://SERVER/bucket/; `then` changes the answer.
-  explicit FakeBucket(StoreServer& server) : server_(server) { tamper({}); }
+  FakeBucket() { tamper({}); }
 
+  // Changes answers to requests for http://SERVER/bucket/.
   void tamper(StoreServer::Tamper then) {
-    server_.tamper([this, then = std::move(then)](const HttpAsk& ask, HttpAnswer& answer) {
+    server.tamper([this, then = std::move(then)](const HttpAsk& ask, HttpAnswer& answer) {
       respond(ask, answer);
       if (then) then(ask, answer);
     });
@@ -208,11 +208,13 @@ class FakeBucket {
     answer.body = "<CompleteMultipartUploadResult><ETag>x</ETag></CompleteMultipartUploadResult>";
   }
 
-  StoreServer& server_;
   mutable std::mutex mutex_;
   std::map<std::string, std::string> objects_;
   std::map<std::string, Unfinished> uploads_;  // by number
   int count_ = 0;
+
+ public:
+  StoreServer server;  // last: its threads use all of the above
 };
 
 // Only these settings of AWS, and the endpoint of a server.

@@ -74,8 +74,8 @@ class StoreFolder : public ::testing::Test {
 
   TempDir folder;
   const std::string images = folder / "images";
-  StoreServer server;
-  FakeBucket bucket{server};
+  FakeBucket bucket;
+  StoreServer& server = bucket.server;
   const testing::BucketVariables variables{folder.path(), server.url("")};
   StoreOptions options;
   std::unique_ptr<Dataset> here;

@@ -91,9 +91,9 @@ class StoreRoles : public ::testing::Test {
   TempDir home;
   const std::string token_file = home / "token";
   const std::string text = noise_text(100'000);
-  StoreServer services, objects;
   std::atomic<int> count{0}, first_lasts_s{3'600};
   std::atomic<bool> fails{false};
+  StoreServer services, objects;  // their threads use the above
   const testing::BucketVariables variables{home.path(), objects.url("")};
   const ScopedVariable others[7] = {{"AWS_ACCESS_KEY_ID", nullptr},
                                     {"AWS_SECRET_ACCESS_KEY", nullptr},

@@ -51,8 +51,8 @@ class StoreUpload : public ::testing::Test {
   static bool is_part(const HttpAsk& ask) { return parameter(ask, "partNumber") != "-"; }
 
   TempDir folder;
-  StoreServer server;
-  FakeBucket bucket{server};
+  FakeBucket bucket;
+  StoreServer& server = bucket.server;
   const testing::BucketVariables variables{folder.path(), server.url("")};
 };
 

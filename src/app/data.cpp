@@ -358,7 +358,9 @@ void add_pack(CLI::App& data, int& exit_code) {
       data, exit_code, "pack", "Convert a source without masks to another format", pack);
   PackOptions& options = arguments.options;
   command.add_option("SOURCE", arguments.source, "Source, as data.source of a recipe")->required();
-  command.add_option("--out", options.out, "shard:FILE, lmdb:FOLDER or tar:FILE; a new one; FILE may be s3://BUCKET/KEY")
+  command
+      .add_option("--out", options.out,
+                  "shard:FILE, lmdb:FOLDER or tar:FILE; a new one; FILE may be s3://BUCKET/KEY")
       ->required();
   command
       .add_option("--max-side", options.max_side,

@@ -8,6 +8,12 @@
 #include "saturate/data/error.h"
 
 namespace saturate {
+namespace {
+
+// How long the consumer waits between two looks whether it is cancelled.
+constexpr std::chrono::seconds kLook{1};
+
+}  // namespace
 
 BatchRing::BatchRing(size_t slots, size_t batch, size_t most, std::chrono::nanoseconds wait_limit,
                      BufferSource take)
@@ -110,7 +116,7 @@ bool BatchRing::wait(std::chrono::nanoseconds limit) {
 
 BatchSlot* BatchRing::front() {
   const auto look =
-      std::min<std::chrono::nanoseconds>(cancel_test() ? kCancelLook : wait_limit_, wait_limit_);
+      cancel_test() ? std::min<std::chrono::nanoseconds>(kLook, wait_limit_) : wait_limit_;
   for (auto waited = look; !wait(look); waited += look) {
     if (is_cancelled()) fail_cancelled("loader");
     if (waited >= wait_limit_) fail_waiting("no batch came");
