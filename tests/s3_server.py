@@ -17,7 +17,7 @@ import tempfile
 
 def main():
     # Requests that are not checked: those that make the user and the bucket. Read when moto is imported.
-    os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = "5"
+    os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = "7"
     try:
         import boto3
         from moto.server import ThreadedMotoServer
@@ -34,6 +34,10 @@ def main():
     iam.create_user(UserName="reader")
     iam.put_user_policy(UserName="reader", PolicyName="read", PolicyDocument="""{"Version": "2012-10-17",
         "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}""")
+    role = iam.create_role(RoleName="role", AssumeRolePolicyDocument="""{"Version": "2012-10-17", "Statement": [
+        {"Effect": "Allow", "Action": "sts:AssumeRoleWithWebIdentity", "Principal": {"Federated": "x"}}]}""")["Role"]
+    iam.put_role_policy(RoleName="role", PolicyName="read", PolicyDocument="""{"Version": "2012-10-17",
+        "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}""")
     key = iam.create_access_key(UserName="reader")["AccessKey"]
     s3.create_bucket(Bucket="bucket")
     with tempfile.TemporaryDirectory() as folder:
@@ -42,7 +46,7 @@ def main():
         s3.put_object(Bucket="bucket", Key="data/a b+\u00e4.shard", Body=file.read_bytes())
         environment = dict(os.environ, AWS_ENDPOINT_URL=endpoint, AWS_REGION="us-east-1",
                            AWS_ACCESS_KEY_ID=key["AccessKeyId"], AWS_SECRET_ACCESS_KEY=key["SecretAccessKey"],
-                           SATURATE_S3_SERVER=endpoint, SATURATE_S3_FILE=str(file))
+                           SATURATE_S3_SERVER=endpoint, SATURATE_S3_ROLE=role["Arn"], SATURATE_S3_FILE=str(file))
         status = subprocess.run(sys.argv[1:], env=environment).returncode
     server.stop()
     return status

@@ -32,6 +32,7 @@ struct HttpAsk {
   std::string head;              // the whole request
   uint64_t first = 0, last = 0;  // of the range
   size_t number = 0;             // of the request, from 0
+  std::string body = {};
   uint64_t length() const { return last + 1 - first; }
 };
 
@@ -130,8 +131,19 @@ class StoreServer {
       if (got <= 0) return false;
       received.append(buffer, size_t(got));
     }
-    HttpAsk ask = note(received.substr(0, end));
+    const std::string head = received.substr(0, end);
     received.erase(0, end + 4);
+    size_t length = 0;
+    if (const size_t at = head.find("Content-Length: "); at != std::string::npos)
+      length = std::stoul(head.substr(at + 16));
+    while (received.size() < length) {
+      char buffer[65536];
+      const ssize_t got = ::recv(connection, buffer, sizeof buffer, 0);
+      if (got <= 0) return false;
+      received.append(buffer, size_t(got));
+    }
+    HttpAsk ask = note(head, received.substr(0, length));
+    received.erase(0, length);
     HttpAnswer answer = good_answer(ask);
     Tamper how;
     {
@@ -165,9 +177,10 @@ class StoreServer {
     return true;
   }
 
-  HttpAsk note(const std::string& head) {
+  HttpAsk note(const std::string& head, std::string body) {
     HttpAsk ask;
     ask.head = head;
+    ask.body = std::move(body);
     const size_t begin = head.find(' ') + 1;
     ask.path = head.substr(begin, head.find_first_of(" ?", begin) - begin);
     if (const size_t range = head.find("Range: bytes="); range != std::string::npos)

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "app/command.h"
+#include "base/cancel.h"
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "data/export.h"
@@ -14,6 +15,7 @@
 #include "data/source_index.h"
 #include "record/json_fields.h"
 #include "saturate/data/dataset.h"
+#include "saturate/data/error.h"
 #include "saturate/progress.h"
 
 namespace saturate {
@@ -55,10 +57,16 @@ void write_unless_stopped(Env& env, const char* title, const Dataset& dataset, c
                           const char* then = "removing unfinished output") {
   catch_stop_signals_of_writing(then);
   Progress progress(env, title, "images", int64_t(dataset.size()), Progress::Style::kAuto);
-  write([&](size_t done, size_t) {
-    require_running();
-    progress.update(int64_t(done), "");
-  });
+  const CancelScope scope([] { return stop_signal() != 0; });
+  try {
+    write([&](size_t done, size_t) {
+      require_running();
+      progress.update(int64_t(done), "");
+    });
+  } catch (const Error&) {
+    require_running();  // otherwise the failure is not that of a read that was cancelled
+    throw;
+  }
 }
 
 int synth(const SynthArguments& arguments) {
@@ -350,7 +358,9 @@ void add_pack(CLI::App& data, int& exit_code) {
       data, exit_code, "pack", "Convert a source without masks to another format", pack);
   PackOptions& options = arguments.options;
   command.add_option("SOURCE", arguments.source, "Source, as data.source of a recipe")->required();
-  command.add_option("--out", options.out, "shard:FILE, lmdb:FOLDER or tar:FILE; a new one")
+  command
+      .add_option("--out", options.out,
+                  "shard:FILE, lmdb:FOLDER or tar:FILE; a new one; FILE may be s3://BUCKET/KEY")
       ->required();
   command
       .add_option("--max-side", options.max_side,

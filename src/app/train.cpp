@@ -9,6 +9,7 @@
 #include "advise/source_recipe.h"
 #include "app/command.h"
 #include "app/run_folder.h"
+#include "base/cancel.h"
 #include "base/printable.h"
 #include "reduce/binding.h"
 #include "run/checkpoint.h"
@@ -96,6 +97,7 @@ Recipe recipe_of(Env& env, const TrainArguments& arguments) {
 
 // A run stopped during set-up, for example while copying data.
 std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainerOptions& options) {
+  const CancelScope scope([] { return stop_signal() != 0; });
   try {
     return std::make_unique<Trainer>(env, recipe, options);
   } catch (const Error& error) {

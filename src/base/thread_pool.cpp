@@ -12,6 +12,7 @@
 #include <new>
 #include <system_error>
 
+#include "base/cancel.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -119,7 +120,9 @@ void parallel_for(size_t count, int threads, const std::function<void(size_t)>& 
   Mutex mutex;
   std::exception_ptr error;    // guarded by mutex
   size_t error_index = count;  // guarded by mutex
+  const CancelTest cancel = cancel_test();
   const auto work = [&] {
+    const CancelScope scope(cancel);
     for (size_t i; !failed && (i = next++) < count;) {
       try {
         body(i);

@@ -43,7 +43,8 @@ class ThreadPool {
 };
 
 // Calls body(i) for every i in [0, count) on up to `threads` threads, fewer if the system refuses,
-// and waits. The first exception, by index, is rethrown after all threads have stopped.
+// and waits. The first exception, by index, is rethrown after all threads have stopped. A
+// CancelScope of this thread also holds on the others.
 void parallel_for(size_t count, int threads, const std::function<void(size_t)>& body);
 
 }  // namespace saturate

@@ -64,6 +64,9 @@ class ArraySource : public IndexedSource {
     find_classes();
     for (const StoredArray& array : arrays_) fields_.push_back(array.field);
     bytes_ = bytes_of(std::span(fields_));
+    for (const StoredArray& array : arrays_)
+      if (array.file) look_ahead_ = std::max(look_ahead_, array.file->look_ahead());
+    if (look_ahead_ > 0) check_far_size(bytes_, path_);
   }
 
   size_t size() const override { return arrays_.front().samples; }
@@ -75,6 +78,13 @@ class ArraySource : public IndexedSource {
     const StoredArray& target = arrays_[target_];
     const ElementRow& element = element_row(target.field.type);
     return element.whole_number(target.values.data() + index * element.bytes);
+  }
+  uint64_t look_ahead() const override { return look_ahead_; }
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    for (const StoredArray& array : arrays_) {
+      const uint64_t bytes = array.field.bytes();
+      if (array.file) array.file->advise(advice, array.offset + first * bytes, count * bytes);
+    }
   }
   void read(size_t index, Sample& out) const override {
     out.name.assign(path_).append(":").append(std::to_string(index));
@@ -114,6 +124,7 @@ class ArraySource : public IndexedSource {
   std::vector<std::string> classes_;
   size_t target_ = 0;  // if there are classes: the array of labels
   size_t bytes_ = 0;   // of a sample
+  uint64_t look_ahead_ = 0;
 };
 
 std::string listed(const std::vector<StoredArray>& arrays) {
@@ -205,6 +216,7 @@ StoredArray stored_in(std::shared_ptr<const ReadableFile> file, uint64_t offset,
     array.offset = offset;
     return array;
   }
+  if (file->look_ahead() > 0) check_far_size(layout.bytes, "array " + name);
   std::vector<std::byte> values(layout.bytes);
   file->read_at(offset, values);
   return stored_in_memory(std::move(values), name, layout);

@@ -6,6 +6,7 @@
 
 #include "base/files.h"
 #include "saturate/data/error.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -40,13 +41,14 @@ std::string claim_temporary(Env& env, const std::string& path, bool replace) {
 AtomicFile::AtomicFile(Env& env, std::string path, Existing existing)
     : env_(env),
       path_(std::move(path)),
-      temporary_(claim_temporary(env, path_, existing == Existing::kReplace)),
+      is_far_(is_store_url(path_)),
+      temporary_(is_far_ ? path_ : claim_temporary(env, path_, existing == Existing::kReplace)),
       file_(env.open_writable(temporary_)) {
   buffer_.reserve(kBufferBytes);
 }
 
 AtomicFile::~AtomicFile() {
-  if (!committed_) discard(env_, temporary_);
+  if (!committed_ && !is_far_) discard(env_, temporary_);
 }
 
 void AtomicFile::flush() {
@@ -72,8 +74,10 @@ void AtomicFile::commit() {
   flush();
   file_->sync();
   file_->close();
-  env_.rename(temporary_, path_);
-  env_.sync_directory(parent_folder(path_));
+  if (!is_far_) {
+    env_.rename(temporary_, path_);
+    env_.sync_directory(parent_folder(path_));
+  }
   committed_ = true;
 }
 

@@ -15,7 +15,8 @@ namespace saturate {
 // the folder if missing. Fails with kUsage if `path` exists, unless it is to be replaced.
 std::string claim_temporary(Env& env, const std::string& path, bool replace = false);
 
-// As write_atomically(), for data that does not fit in memory. Not for concurrent use.
+// As write_atomically(), for data that does not fit in memory; also an object of a store, if `env`
+// is a StoreEnv. Not for concurrent use.
 class AtomicFile {
  public:
   enum class Existing { kRefuse, kReplace };
@@ -38,7 +39,9 @@ class AtomicFile {
   void flush();
 
   Env& env_;
-  const std::string path_, temporary_;
+  const std::string path_;
+  const bool is_far_;  // `file_` itself is atomic
+  const std::string temporary_;
   std::unique_ptr<WritableFile> file_;
   std::vector<std::byte> buffer_;
   uint64_t size_ = 0;

@@ -4,9 +4,16 @@
 #include <iterator>
 #include <utility>
 
+#include "base/cancel.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
+namespace {
+
+// How long the consumer waits between two looks whether it is cancelled.
+constexpr std::chrono::seconds kLook{1};
+
+}  // namespace
 
 BatchRing::BatchRing(size_t slots, size_t batch, size_t most, std::chrono::nanoseconds wait_limit,
                      BufferSource take)
@@ -108,7 +115,12 @@ bool BatchRing::wait(std::chrono::nanoseconds limit) {
 }
 
 BatchSlot* BatchRing::front() {
-  if (!wait(wait_limit_)) fail_waiting("no batch came");
+  const auto look =
+      cancel_test() ? std::min<std::chrono::nanoseconds>(kLook, wait_limit_) : wait_limit_;
+  for (auto waited = look; !wait(look); waited += look) {
+    if (is_cancelled()) fail_cancelled("loader");
+    if (waited >= wait_limit_) fail_waiting("no batch came");
+  }
   // Only the consumer changes taken_.
   return taken_ == opened_ ? nullptr : &slots_[taken_ % slots_.size()];
 }

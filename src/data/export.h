@@ -23,7 +23,9 @@ void write_dataset(Env& env, const Dataset& dataset, const std::string& out, int
                    const ProgressCallback& progress = {});
 
 struct PackOptions {
-  std::string out;  // shard:FILE, lmdb:FOLDER or tar:FILE
+  // shard:FILE, lmdb:FOLDER or tar:FILE; FILE may be an object of s3:// or gs://, which appears
+  // when it is complete.
+  std::string out;
   // Shrinks images whose longer side exceeds this, keeping the aspect ratio; 0: never. Pixels.
   int max_side = 0;
   // JPEG quality of every image, 1 to 100; 0: images are copied unchanged, shrunk ones get 90.
@@ -34,12 +36,14 @@ struct PackOptions {
   // shard: only. Splits wider JPEGs into segments of this many MCUs, without changing a pixel, so
   // that a crop is decoded without its surroundings; 0: never.
   int segment = 4;
-  // Decodes every segmented JPEG, whole and in part, and fails with kRun if a pixel differs.
+  // Decodes every segmented JPEG, whole and in part, and fails with kRun if a pixel differs; reads
+  // an object back, and fails with kRun if a byte differs.
   bool verify = false;
   int threads = 1;
   // Handling of a sample that cannot be read or decoded. Copied images are not decoded:
   // inspect_dataset() finds broken ones.
   OnError on_error = OnError::kFail;
+  StoreOptions store;  // for an object; not if `env` is a StoreEnv
 };
 
 struct PackReport {

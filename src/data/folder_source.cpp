@@ -9,6 +9,7 @@
 #include "data/path_list.h"
 #include "data/sources.h"
 #include "saturate/data/error.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -45,13 +46,8 @@ class FolderSource : public IndexedSource {
     env_.read_into(out.name, out.bytes);
   }
 
-  // As ImageFolder, which says nothing of them.
   std::string warning() const override {
-    if (outside_ == 0) return {};
-    const std::string where = root_ + "/" + first_outside_;
-    if (outside_ == 1) return "an image beside the class folders is not read: " + where;
-    return std::to_string(outside_) + " images beside the class folders are not read, such as " +
-           where;
+    return warning_of_outside(outside_, root_ + "/" + first_outside_);
   }
 
   int64_t label(size_t index) const override { return entries_[index].label; }
@@ -116,19 +112,12 @@ class FolderSource : public IndexedSource {
               });
   }
 
-  // Refuses PATH/train/CLASS/..., where the folders in PATH would be taken for classes.
   void require_classes() const {
-    const auto is_part = [](const std::string& name) {
-      return std::find(kParts.begin(), kParts.end(), name) != kParts.end();
-    };
     const auto lies_in_class = [this](const FolderEntry& entry) {
       return entry.folder == classes_[size_t(entry.label)];
     };
-    if (std::all_of(classes_.begin(), classes_.end(), is_part) &&
-        std::none_of(entries_.begin(), entries_.end(), lies_in_class))
-      fail(ErrorKind::kData,
-           "its folders are parts of a set (" + classes_.front() + "), not classes", root_,
-           "Name one part, as folder:" + root_ + "/" + classes_.front());
+    if (std::none_of(entries_.begin(), entries_.end(), lies_in_class))
+      refuse_parts(classes_, root_);
   }
 
   void search(const std::string& folder, int64_t label, int depth) {
@@ -155,7 +144,24 @@ class FolderSource : public IndexedSource {
 
 }  // namespace
 
+void refuse_parts(const std::vector<std::string>& classes, const std::string& root) {
+  const auto is_part = [](const std::string& name) {
+    return std::find(kParts.begin(), kParts.end(), name) != kParts.end();
+  };
+  if (std::all_of(classes.begin(), classes.end(), is_part))
+    fail(ErrorKind::kData, "its folders are parts of a set (" + classes.front() + "), not classes",
+         root, "Name one part, as folder:" + root + "/" + classes.front());
+}
+
+// ImageFolder says nothing of them.
+std::string warning_of_outside(uint64_t count, const std::string& first) {
+  if (count == 0) return {};
+  if (count == 1) return "an image beside the class folders is not read: " + first;
+  return std::to_string(count) + " images beside the class folders are not read, such as " + first;
+}
+
 std::unique_ptr<Dataset> open_folder(Env& env, const std::string& rest) {
+  if (is_store_url(rest)) return open_far_folder(env, rest);
   return std::make_unique<FolderSource>(env, take_folder(rest, "folder"));
 }
 

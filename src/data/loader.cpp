@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/cancel.h"
 #include "base/mutex.h"
 #include "base/spans.h"
 #include "base/thread_pool.h"
@@ -138,6 +139,7 @@ struct Loader::State {
     std::optional<SampleReader> reader;
     std::optional<Claim> claimed;
     std::vector<SampleFailure> failures;
+    const CancelScope scope([this] { return ring.stopping(); });
     while (ring.claim(claimed, failures)) {
       const size_t end = claimed->first + claimed->count;
       for (size_t place = claimed->first; place < end && !ring.stopping(); ++place)

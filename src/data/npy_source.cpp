@@ -4,12 +4,14 @@
 #include <charconv>
 #include <utility>
 
+#include "base/thread_pool.h"
 #include "data/array_source.h"
 #include "data/bytes.h"
 #include "data/elements.h"
 #include "data/path_list.h"
 #include "data/zip_directory.h"
 #include "saturate/data/error.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -185,8 +187,9 @@ std::string without_ending(std::string_view path) {
   return std::string(path);
 }
 
-StoredArray open_npy_array(Env& env, const std::string& path) {
-  std::shared_ptr<const ReadableFile> file = env.open_readable(path);
+StoredArray open_npy_array(Env& env, const std::string& url) {
+  std::shared_ptr<const ReadableFile> file = env.open_readable(url);
+  const std::string path = store_name(url);
   std::vector<std::byte> begin(std::min<uint64_t>(file->size(), kNpyHeaderBytes));
   file->read_at(0, begin);
   const NpyHeader header = parse_npy_header(begin, file->size(), path);
@@ -219,23 +222,27 @@ StoredArray open_member(const std::shared_ptr<const ReadableFile>& file, const Z
 std::unique_ptr<Dataset> open_npy(Env& env, const std::string& rest) {
   std::string list = rest;
   const ArrayChoice choice = take_array_choice(list);
-  std::vector<StoredArray> arrays;
   const std::vector<std::string> files = find_files(env, list, "npy");
-  for (const std::string& path : files) {
-    arrays.push_back(open_npy_array(env, path));
-    const std::string& name = arrays.back().field.name;
+  std::vector<StoredArray> arrays(files.size());
+  parallel_for(files.size(), opening_threads(files),
+               [&](size_t i) { arrays[i] = open_npy_array(env, files[i]); });
+  for (size_t i = 0; i < files.size(); ++i) {
+    const std::string& name = arrays[i].field.name;
     const auto same = [&](const StoredArray& array) { return array.field.name == name; };
-    if (std::ranges::count_if(arrays, same) > 1)
-      fail(ErrorKind::kUsage, "two files hold an array \"" + name + "\"", path,
+    if (std::find_if(arrays.begin(), arrays.begin() + ptrdiff_t(i), same) !=
+        arrays.begin() + ptrdiff_t(i))
+      fail(ErrorKind::kUsage, "two files hold an array \"" + name + "\"", store_name(files[i]),
            "Rename one of the files");
   }
-  return make_array_source(std::move(arrays), choice, files.size() == 1 ? files[0] : list);
+  return make_array_source(std::move(arrays), choice,
+                           store_name(files.size() == 1 ? files[0] : list));
 }
 
 std::unique_ptr<Dataset> open_npz(Env& env, const std::string& rest) {
-  std::string path = rest;
-  const ArrayChoice choice = take_array_choice(path);
-  const std::shared_ptr<const ReadableFile> file = env.open_readable(path);
+  std::string url = rest;
+  const ArrayChoice choice = take_array_choice(url);
+  const std::shared_ptr<const ReadableFile> file = env.open_readable(url);
+  const std::string path = store_name(url);
   std::vector<StoredArray> arrays;
   for (const ZipMember& member : read_zip_directory(*file, path)) {
     const std::string name = without_ending(member.name);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cancel.h"
 #include "base/mutex.h"
 #include "base/thread_pool.h"
 
@@ -72,7 +73,7 @@ class OrderedWindow {
 
 // Calls produce(i, slot) for i in [0, count) on `threads` threads, and consume(i, slot) on this one
 // in the order of i. Slots are reused. Throws the first failure in order, once all threads have
-// stopped.
+// stopped. A CancelScope of this thread also holds on the others.
 template <class Slot, class Produce, class Consume>
 void for_each_ordered(size_t count, int threads, const Produce& produce, const Consume& consume) {
   std::vector<Slot> slots(size_t(threads) * 4);
@@ -83,7 +84,8 @@ void for_each_ordered(size_t count, int threads, const Produce& produce, const C
     ~Stopper() { window.stop(); }
   } stopper{window};
   for (int t = 0; t < threads; ++t)
-    pool.submit([&] {
+    pool.submit([&, cancel = cancel_test()] {
+      const CancelScope scope(cancel);
       while (const auto item = window.claim()) {
         std::exception_ptr error;
         try {

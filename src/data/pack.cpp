@@ -2,8 +2,10 @@
 // order.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
+#include "base/checksum.h"
 #include "data/export.h"
 #include "data/ordered.h"
 #include "data/progress_meter.h"
@@ -15,6 +17,8 @@
 #include "saturate/data/augment.h"
 #include "saturate/data/error.h"
 #include "saturate/data/registry.h"
+#include "store/store_env.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -151,19 +155,46 @@ std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
   const auto colon = options.out.find(':');
   if (colon == std::string::npos || colon + 1 == options.out.size())
     fail(ErrorKind::kUsage, "\"" + options.out + "\" does not name a format and a file", "--out",
-         "Write shard:FILE, lmdb:FOLDER or tar:FILE");
+         "Write shard:FILE, lmdb:FOLDER or tar:FILE; FILE may be s3://BUCKET/KEY");
   const auto& writer = find_entry(std::span<const RegistryEntry<OpenWriter>>(kWriters),
                                   options.out.substr(0, colon), "--out");
   stores = {writer.make != write_tar, writer.make == write_shard};
+  if (is_store_url(options.out.substr(colon + 1)) && writer.make == write_lmdb)
+    fail(ErrorKind::kUsage, "an LMDB is not written into a store", options.out,
+         "Write shard:URL or tar:URL");
   require(stores.raw || options.raw_fraction == 0, "a tar stores no raw pixels", "--raw-fraction",
           "Write to shard:FILE or lmdb:FOLDER");
   return writer.make(env, options.out.substr(colon + 1), dataset.classes());
 }
 
+// Reads what was written into a store, and compares its bytes by their checksums.
+void read_back(Env& env, const PackOptions& options, const std::vector<uint32_t>& checksums,
+               const ProgressCallback& progress) {
+  const auto differs = [&](const std::string& what) {
+    fail(ErrorKind::kRun, what, options.out, "Remove the object, and pack again");
+  };
+  const auto written = open_dataset(env, options.out, options.store);
+  if (written->size() != checksums.size()) differs("it has another number of samples than written");
+  const auto check = [&](size_t i, Sample& sample) {
+    written->read(i, sample);
+    if (checksum_of(sample.bytes) != checksums[i])
+      differs("sample " + std::to_string(i) + " differs");
+  };
+  const auto count = [&](size_t, Sample&) {
+    if (progress) progress(checksums.size(), checksums.size());
+  };
+  for_each_ordered<Sample>(checksums.size(), options.threads, check, count);
+}
+
 }  // namespace
 
-PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& options,
+PackReport pack_dataset(Env& given, const Dataset& dataset, const PackOptions& options,
                         const ProgressCallback& progress) {
+  const bool is_far = is_store_url(options.out.substr(options.out.find(':') + 1));
+  std::optional<StoreEnv> with_stores;
+  if (is_far && !dynamic_cast<StoreEnv*>(&given)) with_stores.emplace(given, options.store);
+  Env& env = with_stores ? *with_stores : given;
+  std::vector<uint32_t> checksums;  // of an object that is read back
   if (dataset.has_masks() || !dataset.tensors().empty())
     fail(ErrorKind::kUsage,
          std::string("the source has ") + (dataset.has_masks() ? "masks" : "tensors") +
@@ -202,6 +233,7 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
     } else {
       sample.name = stored_name(sample.name, dataset.classes()[size_t(sample.label)]);
       writer->append(sample);
+      if (is_far && options.verify) checksums.push_back(checksum_of(sample.bytes));
       ++report.samples;
       report.copied += packed.copied;
       report.segmented += packed.segmented;
@@ -215,6 +247,7 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
     fail(ErrorKind::kData, "no sample could be packed", options.out,
          "Run saturate data verify SOURCE to see why");
   writer->finish();
+  if (is_far && options.verify) read_back(env, options, checksums, progress);
   return report;
 }
 

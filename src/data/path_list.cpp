@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "data/shard_format.h"
 #include "saturate/data/error.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -80,6 +81,11 @@ std::vector<std::string> expand_paths(Env& env, const std::string& rest, std::st
     expand(env, path, scheme, paths);
   }
   return paths;
+}
+
+int opening_threads(const std::vector<std::string>& paths) {
+  constexpr int kFarThreads = 64;
+  return std::ranges::any_of(paths, is_store_url) ? kFarThreads : 1;
 }
 
 std::string take_option(std::string& rest, std::string_view key) {

@@ -19,6 +19,9 @@ std::vector<std::string> expand_paths(Env& env, const std::string& rest, std::st
 // there are none.
 std::vector<std::string> find_files(Env& env, const std::string& rest, const std::string& scheme);
 
+// Threads that open these: many if some are objects of a store, as they mostly wait; else 1.
+int opening_threads(const std::vector<std::string>& paths);
+
 // Removes "KEY=VALUE" from a comma-separated list (not its first item): returns the value, or "".
 std::string take_option(std::string& rest, std::string_view key);
 // The names in NAME+NAME.

@@ -8,6 +8,7 @@
 #include "data/path_list.h"
 #include "data/safetensors_header.h"
 #include "saturate/data/error.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -35,9 +36,10 @@ SafetensorsHeader read_header(const ReadableFile& file, const std::string& path,
 }  // namespace
 
 std::unique_ptr<Dataset> open_safetensors(Env& env, const std::string& rest) {
-  std::string path = rest;
-  const ArrayChoice choice = take_array_choice(path);
-  const std::shared_ptr<const ReadableFile> file = env.open_readable(path);
+  std::string url = rest;
+  const ArrayChoice choice = take_array_choice(url);
+  const std::shared_ptr<const ReadableFile> file = env.open_readable(url);
+  const std::string path = store_name(url);
   uint64_t values_at = 0;
   std::vector<StoredArray> arrays;
   for (const SafetensorsEntry& entry : read_header(*file, path, values_at).entries) {

@@ -15,8 +15,6 @@
 namespace saturate {
 namespace {
 
-constexpr int kFarThreads = 64;  // that open objects of a store, and mostly wait
-
 struct Shard {
   std::string path;
   std::unique_ptr<ReadableFile> file;
@@ -30,8 +28,7 @@ class ShardSource : public IndexedSource {
  public:
   ShardSource(Env& env, const std::vector<std::string>& paths) {
     shards_.resize(paths.size());
-    const bool is_far = std::ranges::any_of(paths, is_store_url);
-    parallel_for(paths.size(), is_far ? kFarThreads : 1, [&](size_t i) {
+    parallel_for(paths.size(), opening_threads(paths), [&](size_t i) {
       Shard& shard = shards_[i];
       shard.path = store_name(paths[i]);
       shard.file = env.open_readable(paths[i]);

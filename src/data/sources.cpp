@@ -15,7 +15,9 @@ namespace saturate {
 namespace {
 
 constexpr RegistryEntry<DatasetFactory> kSources[] = {
-    {"folder", "folder:PATH, one sub-folder of .jpg, .png, .webp or .avif files per class",
+    {"folder",
+     "folder:PATH, one sub-folder of .jpg, .png, .webp or .avif files per class; also s3:// and "
+     "gs:// URLs",
      open_folder},
     {"masks",
      "masks:PATH[,classes=N], images/ and masks/ of the same names: PNG of class numbers, for "
@@ -102,6 +104,9 @@ namespace {
 // The scheme of a URL that is given without one, by its name.
 std::string scheme_of_url(const std::string& url) {
   const std::string name = store_name(url.substr(0, url.find(',')));
+  if (name.ends_with('/') && !is_web_url(url)) return "folder";
+  for (const std::string ending : {"npy", "npz", "safetensors"})
+    if (name.ends_with("." + ending)) return ending;
   if (name.ends_with(".shard")) return "shard";
   return name.ends_with(".tar") ? "tar" : "";
 }
@@ -121,10 +126,15 @@ std::string path_of_source(const std::string& uri) {
 std::unique_ptr<Dataset> open_far(Env& env, const std::string& uri, const StoreOptions& options) {
   const bool is_bare = is_store_url(uri);
   const std::string scheme = is_bare ? scheme_of_url(uri) : uri.substr(0, uri.find(':'));
-  if (scheme != "shard" && scheme != "tar" && scheme != "split")
-    fail(ErrorKind::kUsage, "only shard: and tar: read http(s)://, s3:// and gs://",
+  constexpr std::string_view kFar[] = {"shard", "tar",         "folder", "npy",
+                                       "npz",   "safetensors", "tokens", "split"};
+  if (std::ranges::count(kFar, scheme) == 0)
+    fail(ErrorKind::kUsage,
+         "only shard:, tar:, folder:, npy:, npz:, safetensors: and tokens: read http(s)://, s3:// "
+         "and gs://",
          store_name(path_of_source(uri)),
-         "Write shard:URL or tar:URL; saturate data pack SOURCE --out shard:FILE makes a shard to "
+         "Write shard:URL, tar:URL or another of these; saturate data pack SOURCE --out shard:FILE "
+         "makes a shard to "
          "upload");
   const auto open = find_entry(dataset_sources(), scheme, "data.source").make;
   const std::string rest = is_bare ? uri : uri.substr(scheme.size() + 1);

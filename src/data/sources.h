@@ -15,6 +15,8 @@
 namespace saturate {
 
 std::unique_ptr<Dataset> open_folder(Env& env, const std::string& rest);
+// REQUIRES: `env` is a StoreEnv.
+std::unique_ptr<Dataset> open_far_folder(Env& env, const std::string& url);
 std::unique_ptr<Dataset> open_masks(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_tar(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_shard(Env& env, const std::string& rest);
@@ -71,9 +73,16 @@ class WrappedSource : public Source {
 inline void check_far_size(uint64_t bytes, const std::string& where) {
   constexpr uint64_t kMost = 1 << 30;
   if (bytes > kMost)
-    fail(ErrorKind::kData, "it claims to have a sample of " + std::to_string(bytes) + " bytes",
+    fail(ErrorKind::kData,
+         "it claims to have a sample or an array in memory of " + std::to_string(bytes) + " bytes",
          where, "Copy the file to a disk, if that is right");
 }
+
+// Refuses PATH/train/CLASS/..., where the folders in PATH would be taken for classes. REQUIRES: no
+// image is in a class folder itself.
+void refuse_parts(const std::vector<std::string>& classes, const std::string& root);
+// As Dataset::warning() of class folders; `first` is one of the images beside them.
+std::string warning_of_outside(uint64_t count, const std::string& first);
 
 // Names for `count` classes that the data only numbers, zero-padded so that they sort numerically.
 std::vector<std::string> number_classes(size_t count);

@@ -9,9 +9,11 @@
 #include <cstring>
 #include <utility>
 
+#include "base/thread_pool.h"
 #include "data/path_list.h"
 #include "data/sources.h"
 #include "saturate/data/error.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -28,10 +30,11 @@ struct TokenFile {
   size_t end = 0;    // samples of this file and those before it
 };
 
-TokenFile open_token_file(Env& env, const std::string& path, size_t width) {
+TokenFile open_token_file(Env& env, const std::string& url, size_t width) {
+  const std::string path = store_name(url);
   TokenFile opened;
   opened.path = path;
-  opened.file = env.open_readable(path);
+  opened.file = env.open_readable(url);
   opened.width = width;
   const uint64_t size = opened.file->size();
   std::array<int32_t, 3> header{};
@@ -65,6 +68,7 @@ class TokensSource : public IndexedSource {
     for (TokenFile& file : files_) {
       size_ += size_t(file.tokens > 0 ? (file.tokens - 1) / context : 0);
       file.end = size_;
+      look_ahead_ = std::max(look_ahead_, file.file->look_ahead());
     }
     if (size_ == 0)
       fail(ErrorKind::kData,
@@ -78,15 +82,22 @@ class TokensSource : public IndexedSource {
   uint64_t bytes(size_t) const override { return bytes_of(std::span(fields_)); }
   int64_t label(size_t) const override { return 0; }
 
+  uint64_t look_ahead() const override { return look_ahead_; }
+
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    for (size_t i = first; i < first + count; ++i) {
+      const auto [file, token] = place_of(i);
+      file->file->advise(advice, file->offset + token * file->width, bytes_at(*file));
+    }
+  }
+
   void read(size_t index, Sample& out) const override {
-    const auto file = std::ranges::upper_bound(files_, index, {}, &TokenFile::end);
-    const size_t first = file == files_.begin() ? 0 : std::prev(file)->end;
-    const uint64_t token = uint64_t(index - first) * context_;
+    const auto [file, token] = place_of(index);
     out.name.assign(file->path).append(": token ").append(std::to_string(token));
     out.encoding = SampleEncoding::kTensors;
     out.label = 0;
     out.bytes.resize(2 * context_ * sizeof(int64_t));
-    std::vector<std::byte> raw((context_ + 1) * file->width);
+    std::vector<std::byte> raw(bytes_at(*file));
     file->file->read_at(file->offset + token * file->width, raw);
     int64_t previous = 0;
     for (size_t i = 0; i <= context_; ++i) {
@@ -107,9 +118,18 @@ class TokensSource : public IndexedSource {
   }
 
  private:
+  // The file of a sample, and its first token in it.
+  std::pair<std::vector<TokenFile>::const_iterator, uint64_t> place_of(size_t index) const {
+    const auto file = std::ranges::upper_bound(files_, index, {}, &TokenFile::end);
+    const size_t first = file == files_.begin() ? 0 : std::prev(file)->end;
+    return {file, uint64_t(index - first) * context_};
+  }
+  size_t bytes_at(const TokenFile& file) const { return (context_ + 1) * file.width; }
+
   std::vector<TokenFile> files_;
   const size_t context_, vocabulary_;  // vocabulary: 0 if not given
   size_t size_ = 0;
+  uint64_t look_ahead_ = 0;
   std::vector<TensorField> fields_;
   const std::vector<std::string> classes_;
 };
@@ -124,9 +144,11 @@ std::unique_ptr<Dataset> open_tokens(Env& env, const std::string& rest) {
   const size_t context = number("context").value_or(kContext),
                vocabulary = number("vocabulary").value_or(0);
   const std::string type = take_word(list, "type", "uint16", "uint32");
-  std::vector<TokenFile> files;
-  for (const std::string& path : expand_paths(env, list, "tokens"))
-    files.push_back(open_token_file(env, path, type == "uint32" ? 4 : 2));
+  const std::vector<std::string> paths = expand_paths(env, list, "tokens");
+  std::vector<TokenFile> files(paths.size());
+  parallel_for(files.size(), opening_threads(paths), [&](size_t i) {
+    files[i] = open_token_file(env, paths[i], type == "uint32" ? 4 : 2);
+  });
   return std::make_unique<TokensSource>(std::move(files), context, vocabulary);
 }
 

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/cancel.h"
 #include "run/batch_search.h"
 #include "run/single_image.h"
 #include "run/trainer_state.h"
@@ -71,7 +72,17 @@ bool Trainer::State::next_batch(DeviceBatch& batch) {
     recorder.log().begin_epoch(position);
     input.begin_epoch(position);
   }
-  return position.batch < input.epoch_steps() && input.feeder().next(batch);
+  if (position.batch >= input.epoch_steps()) return false;
+  if (run.group) return input.feeder().next(batch);  // ranks make all steps together
+  // A signal ends the run also while storage does not deliver.
+  const CancelScope scope(run.options.should_stop);
+  try {
+    return input.feeder().next(batch);
+  } catch (const Error&) {
+    if (!run.options.should_stop()) throw;
+    ended = RunEnd::kInterrupted;
+    return false;
+  }
 }
 
 void Trainer::State::train_batch(DeviceBatch& batch) {

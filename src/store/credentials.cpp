@@ -12,18 +12,13 @@ namespace {
 
 using Section = std::map<std::string, std::string>;
 
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value ? value : "";
-}
-
 std::string aws_file(const char* name, const std::string& usual) {
-  const std::string given = variable(name);
-  return given.empty() ? variable("HOME") + "/.aws/" + usual : given;
+  const std::string given = environment_value(name);
+  return given.empty() ? environment_value("HOME") + "/.aws/" + usual : given;
 }
 
 std::string profile_name() {
-  const std::string given = variable("AWS_PROFILE");
+  const std::string given = environment_value("AWS_PROFILE");
   return given.empty() ? "default" : given;
 }
 
@@ -63,12 +58,19 @@ std::string config_value(Env& env, const std::string& key) {
 
 }  // namespace
 
+std::string environment_value(const char* name) {
+  const char* const value = std::getenv(name);
+  return value ? value : "";
+}
+
 std::optional<Credentials> find_credentials(Env& env) {
-  Credentials found{variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"),
-                    variable("AWS_SESSION_TOKEN"), "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"};
+  Credentials found{
+      environment_value("AWS_ACCESS_KEY_ID"), environment_value("AWS_SECRET_ACCESS_KEY"),
+      environment_value("AWS_SESSION_TOKEN"), "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", 0};
   if (found.key.empty() != found.secret.empty())
     fail(ErrorKind::kUsage, "only one of the two is set", found.origin, "Set both, or none");
   if (!found.key.empty()) return found;
+  if (find_web_identity(env)) return std::nullopt;
   const std::string profile = profile_name();
   bool known = false;
   for (const auto& [name, usual] : {std::pair("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
@@ -77,7 +79,7 @@ std::optional<Credentials> find_credentials(Env& env) {
     const auto section = read_section(env, path, profile);
     known = known || section;
     found = {value_of(section, "aws_access_key_id"), value_of(section, "aws_secret_access_key"),
-             value_of(section, "aws_session_token"), "profile " + profile + " in " + path};
+             value_of(section, "aws_session_token"), "profile " + profile + " in " + path, 0};
     if (found.key.empty() != found.secret.empty())
       fail(ErrorKind::kUsage, "aws_access_key_id or aws_secret_access_key is missing", found.origin,
            "Write both, or none");
@@ -86,18 +88,13 @@ std::optional<Credentials> find_credentials(Env& env) {
   if (!known && profile != "default")
     fail(ErrorKind::kUsage, "there is no such profile", "AWS_PROFILE=" + profile,
          "Check ~/.aws/credentials and ~/.aws/config");
-  if (!variable("AWS_WEB_IDENTITY_TOKEN_FILE").empty())
-    fail(ErrorKind::kUsage, "credentials of a web identity are not supported",
-         "AWS_WEB_IDENTITY_TOKEN_FILE",
-         "Set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN (aws configure "
-         "export-credentials --format env prints them)");
   return std::nullopt;
 }
 
 S3Settings find_s3_settings(Env& env) {
   const auto first_of = [&](const char* a, const char* b, const char* key) {
-    if (std::string value = variable(a); !value.empty()) return value;
-    if (std::string value = variable(b); !value.empty()) return value;
+    if (std::string value = environment_value(a); !value.empty()) return value;
+    if (std::string value = environment_value(b); !value.empty()) return value;
     return config_value(env, key);
   };
   S3Settings settings;
@@ -109,7 +106,7 @@ S3Settings find_s3_settings(Env& env) {
       !settings.endpoint.starts_with("https://"))
     fail(ErrorKind::kUsage, "the endpoint is not a URL", settings.endpoint,
          "Write AWS_ENDPOINT_URL=https://HOST[:PORT]");
-  const std::string style = variable("AWS_S3_ADDRESSING_STYLE");
+  const std::string style = environment_value("AWS_S3_ADDRESSING_STYLE");
   if (!style.empty() && style != "path" && style != "virtual" && style != "auto")
     fail(ErrorKind::kUsage, "is neither path, virtual nor auto", "AWS_S3_ADDRESSING_STYLE=" + style,
          "Write path, virtual or auto");

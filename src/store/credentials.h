@@ -1,6 +1,7 @@
 // Keys and settings of S3, from the environment and the files of the AWS command line.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -8,17 +9,43 @@
 
 namespace saturate {
 
+// "" if the variable is not set.
+std::string environment_value(const char* name);
+
 struct Credentials {
   std::string key, secret, token;  // the token may be empty
   std::string origin;              // where they were found, for messages
+  int64_t expires_ns = 0;          // since 1970; 0: unknown or never
   bool operator==(const Credentials&) const = default;
 };
 
 // AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, else the profile (AWS_PROFILE, or
 // "default") in AWS_SHARED_CREDENTIALS_FILE (~/.aws/credentials) or AWS_CONFIG_FILE
-// (~/.aws/config). Empty if there are none. Fails with kUsage if a named profile is missing, or
-// half a key is given.
+// (~/.aws/config). Empty if there are none, or a web identity comes first. Fails with kUsage if a
+// named profile is missing, or half a key is given.
 std::optional<Credentials> find_credentials(Env& env);
+
+// A service of the cloud that hands out credentials that expire.
+struct CredentialService {
+  enum class Kind {
+    kWebIdentity,  // STS, for a token in a file, as in Kubernetes
+    kContainer,    // of ECS or EKS
+    kMachine,      // the metadata of an EC2 instance
+  };
+  Kind kind = Kind::kWebIdentity;
+  std::string url;
+  std::string token_file;     // kWebIdentity, kContainer; may be empty for the latter
+  std::string token;          // kContainer; may be empty
+  std::string role, session;  // kWebIdentity
+  std::string origin;         // for messages
+};
+
+// The service that the environment names, in the order of the AWS command line: AWS_ROLE_ARN with
+// AWS_WEB_IDENTITY_TOKEN_FILE; AWS_CONTAINER_CREDENTIALS_FULL_URI or _RELATIVE_URI; the metadata of
+// this machine if it is one of EC2. A web identity comes before a profile, the others after it.
+// Fails with kUsage if half of a setting is missing or a URL is not permitted.
+std::optional<CredentialService> find_web_identity(Env& env);
+std::optional<CredentialService> find_metadata_service(Env& env);
 
 struct S3Settings {
   std::string endpoint;  // https://HOST[:PORT]; "": Amazon's

@@ -38,7 +38,17 @@ uint32_t entry_crc(const std::string& identity, uint64_t offset, std::span<const
   return checksum_of(bytes, checksum_of(std::as_bytes(std::span(&offset, 1)), name));
 }
 
-std::string entry_name(uint64_t offset, uint64_t length) {
+// Where the name of the object begins: after that of its group, if it has one.
+size_t object_begin(std::string_view identity) {
+  const size_t mark = identity.find('\x1f');
+  return mark == std::string_view::npos ? 0 : mark + 1;
+}
+
+// Objects of a group share a folder: a hash keeps their ranges apart, and the checksum of an entry,
+// which covers the identity, notices two of the same hash.
+std::string entry_name(std::string_view identity, uint64_t offset, uint64_t length) {
+  const size_t begin = object_begin(identity);
+  if (begin > 0) offset = hash_text(identity.substr(begin), kHashStart ^ offset);
   return fmt::format("{:x}-{:x}", offset, length);
 }
 
@@ -72,7 +82,9 @@ ExtentCache::~ExtentCache() {
   flush();
 }
 
-std::string ExtentCache::folder_of(const std::string& identity) const {
+std::string ExtentCache::folder_of(const std::string& object) const {
+  const std::string_view identity = std::string_view(object).substr(
+      0, object_begin(object) == 0 ? object.size() : object_begin(object));
   return fmt::format("{:016x}{:016x}", hash_text(identity, kHashStart),
                      hash_text(identity, 0x9ae16a3b2f90404full));
 }
@@ -117,7 +129,7 @@ void ExtentCache::scan_object(const std::string& name) {
 }
 
 bool ExtentCache::has(const std::string& identity, uint64_t offset, uint64_t length) const {
-  const std::string folder = folder_of(identity), name = entry_name(offset, length);
+  const std::string folder = folder_of(identity), name = entry_name(identity, offset, length);
   {
     const MutexLock lock(mutex_);
     if (known_.contains(entry_hash(folder, name))) return true;
@@ -126,7 +138,7 @@ bool ExtentCache::has(const std::string& identity, uint64_t offset, uint64_t len
 }
 
 bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<std::byte> out) {
-  const std::string folder = folder_of(identity), name = entry_name(offset, out.size());
+  const std::string folder = folder_of(identity), name = entry_name(identity, offset, out.size());
   const std::string path = folder_ + "/" + folder + "/" + name;
   try {
     if (!env_.exists(path)) return false;
@@ -168,7 +180,7 @@ void ExtentCache::write_later(const std::string& identity, uint64_t offset, cons
 void ExtentCache::write(const std::string& identity, uint64_t offset,
                         std::span<const std::byte> bytes) {
   const uint64_t size = bytes.size() + sizeof(EntryHeader);
-  const std::string folder = folder_of(identity), name = entry_name(offset, bytes.size());
+  const std::string folder = folder_of(identity), name = entry_name(identity, offset, bytes.size());
   const std::string path = folder_ + "/" + folder + "/" + name;
   const std::string unfinished = folder_ + "/" + folder + "/" + std::string(kUnfinished) +
                                  std::to_string(getpid()) + "-" + std::to_string(counter_++);

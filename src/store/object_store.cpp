@@ -1,9 +1,11 @@
 #include "store/object_store.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
+#include "base/cancel.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -15,12 +17,37 @@ constexpr uint64_t kHeadBytes = 512;
 }  // namespace
 
 ObjectStore::ObjectStore(Env& env, const StoreOptions& options, const StoreTuning& tuning)
-    : tuning_(tuning),
+    : options_(options),
+      tuning_(tuning),
       env_(env),
+      credentials_(std::make_shared<CredentialSource>(env, options, tuning)),
       cache_(options.cache_dir.empty()
                  ? nullptr
                  : std::make_unique<ExtentCache>(env, options.cache_dir, options.cache_gb, tuning)),
-      client_(env, options, tuning) {}
+      client_(env, options, tuning, *credentials_) {}
+
+HttpCalls& ObjectStore::calls() {
+  const MutexLock lock(mutex_);
+  if (!calls_) calls_ = std::make_unique<HttpCalls>(env_, options_, tuning_, credentials_);
+  return *calls_;
+}
+
+ObjectStore::ObjectPtr ObjectStore::known(const std::string& name, const StoreLocation& location,
+                                          uint64_t size, const std::string& etag,
+                                          const std::string& group) const {
+  auto object = std::make_shared<StoreObject>();
+  object->name = name;
+  object->location = location;
+  object->size = size;
+  object->etag = etag;
+  object->group = group;
+  object->is_open = true;
+  return object;
+}
+
+void ObjectStore::use_group(const std::string& group) {
+  if (cache_) cache_->use(StoreObject::identity_of_group(group));
+}
 
 ObjectStore::ObjectPtr ObjectStore::open(const std::string& url) {
   auto object = std::make_shared<StoreObject>();
@@ -31,7 +58,7 @@ ObjectStore::ObjectPtr ObjectStore::open(const std::string& url) {
     MutexLock lock(mutex_);
     ++piece->waiting;
     load({piece}, false);
-    while (piece->state == Piece::State::kLoading) progress_.wait(lock);
+    if (!wait_for(*piece, lock)) fail_cancelled(object->name);
     if (piece->error) std::rethrow_exception(piece->error);
   }
   if (cache_ && !object->identity().empty()) cache_->use(object->identity());
@@ -56,6 +83,13 @@ void ObjectStore::read(const ObjectPtr& object, uint64_t offset, std::span<std::
   }
 }
 
+// False if the thread is cancelled while the piece is loading.
+bool ObjectStore::wait_for(const Piece& piece, MutexLock& lock) {
+  while (piece.state == Piece::State::kLoading && !is_cancelled())
+    progress_.wait_until(lock, std::chrono::steady_clock::now() + kCancelLook);
+  return piece.state != Piece::State::kLoading;
+}
+
 void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out) {
   const std::string identity = cache_ ? object->identity() : "";
   PiecePtr piece;
@@ -74,7 +108,7 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
     unqueue(*piece);
     load({piece}, false);
   }
-  while (piece->state == Piece::State::kLoading) progress_.wait(lock);
+  const bool has_come = wait_for(*piece, lock);
   --piece->waiting;
   found = announced_.find({object.get(), offset});
   if (found != announced_.end() && found->second == piece) {
@@ -82,6 +116,7 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
     load_announced();
   }
   lock.unlock();
+  if (!has_come) fail_cancelled(object->name);
   if (piece->error) std::rethrow_exception(piece->error);
   std::memcpy(out.data(), piece->bytes->data(), out.size());
 }

@@ -16,7 +16,9 @@
 #include "base/mutex.h"
 #include "saturate/data/data_options.h"
 #include "saturate/data/env.h"
+#include "store/credential_source.h"
 #include "store/extent_cache.h"
+#include "store/http_calls.h"
 #include "store/range_client.h"
 #include "store/store_tuning.h"
 #include "store/store_url.h"
@@ -41,6 +43,19 @@ class ObjectStore {
   void forget(const ObjectPtr& object, uint64_t offset);
   void forget_all(const ObjectPtr& object);
 
+  // An object of which a list told size and ETag: no request is needed to open it. `group`: names
+  // the objects that the cache on disk keeps, and evicts, together.
+  ObjectPtr known(const std::string& name, const StoreLocation& location, uint64_t size,
+                  const std::string& etag, const std::string& group) const;
+  // From now on the cache on disk evicts this group last.
+  void use_group(const std::string& group);
+
+  // For requests that are not for ranges.
+  HttpCalls& calls() TAKES_LOCK(mutex_);
+  const StoreOptions& options() const { return options_; }
+  const StoreTuning& tuning() const { return tuning_; }
+  Env& env() const { return env_; }
+
   uint64_t ahead_bytes() const { return tuning_.ahead_bytes; }
   StoreCounts counts() const;
   // Waits until the cache has written what is pending.
@@ -63,6 +78,7 @@ class ObjectStore {
   using Key = std::pair<const StoreObject*, uint64_t>;  // object and offset
 
   void read_piece(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out);
+  bool wait_for(const Piece& piece, MutexLock& lock) NEEDS_LOCK(mutex_);
   void load(std::vector<PiecePtr> pieces, bool ahead) NEEDS_LOCK(mutex_);
   void take(const std::vector<PiecePtr>& pieces, bool ahead, std::vector<std::byte>&& bytes,
             std::exception_ptr error) TAKES_LOCK(mutex_);
@@ -74,8 +90,10 @@ class ObjectStore {
   void unqueue(Piece& piece) NEEDS_LOCK(mutex_);
   void drop(std::map<Key, PiecePtr>::iterator at) NEEDS_LOCK(mutex_);
 
+  const StoreOptions options_;
   const StoreTuning tuning_;
   Env& env_;
+  const std::shared_ptr<CredentialSource> credentials_;
   std::unique_ptr<ExtentCache> cache_;  // may be null
   mutable Mutex mutex_;
   Condition progress_;
@@ -84,7 +102,8 @@ class ObjectStore {
   uint64_t turns_ GUARDED_BY(mutex_) = 0;
   uint64_t held_ GUARDED_BY(mutex_) = 0;  // announced bytes that are loading or ready
   int loading_ GUARDED_BY(mutex_) = 0;    // requests for announced ranges
-  RangeClient client_;                    // last: its thread uses all of the above
+  std::unique_ptr<HttpCalls> calls_ GUARDED_BY(mutex_);  // made when needed
+  RangeClient client_;                                   // last: its thread uses all of the above
 };
 
 }  // namespace saturate

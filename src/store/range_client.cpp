@@ -16,6 +16,7 @@ namespace {
 constexpr int kMostRedirects = 5, kMostLies = 4;
 constexpr size_t kFewDurations = 20, kMostDurations = 256;
 constexpr double kMostRetryAfter = 60;  // seconds
+constexpr double kLookAgain = 0.02;     // seconds between two looks for credentials
 constexpr int kTriesBeforeWarning = 4;
 constexpr double kLongPause = 5;                   // seconds, announced before
 constexpr int64_t kWarningEvery = 60'000'000'000;  // ns
@@ -37,15 +38,17 @@ struct RangeClient::Fetch {
   uint64_t offset, length;
   Done done;
   int64_t deadline_ns;
-  int attempts = 0, lies = 0, redirects = 0;
+  int attempts = 0, lies = 0, redirects = 0, renewals = 0;
   std::vector<std::pair<uint64_t, int64_t>> running = {};  // transfers, and when they began
   std::optional<Credentials> signer = {};                  // of the last request
 };
 
-RangeClient::RangeClient(Env& env, const StoreOptions& options, const StoreTuning& tuning)
+RangeClient::RangeClient(Env& env, const StoreOptions& options, const StoreTuning& tuning,
+                         CredentialSource& credentials)
     : env_(env),
       options_(options),
       tuning_(tuning),
+      credentials_(credentials),
       // Processes that failed together must not come back together.
       jitter_(uint64_t(env.now_ns()), uint32_t(getpid()), 0, RandomUse::kSynthetic),
       transfers_(env, tuning.stall_s) {}
@@ -68,15 +71,15 @@ void RangeClient::add_counts(StoreCounts& counts) const {
 
 void RangeClient::begin_attempt(const FetchPtr& fetch) {
   try {
+    if (!send(fetch)) return transfers_.after(kLookAgain, [this, fetch] { begin_attempt(fetch); });
     ++fetch->attempts;
-    send(fetch);
     watch_for_delay(fetch);
   } catch (...) {
     finish(fetch, {}, std::current_exception());
   }
 }
 
-void RangeClient::send(const FetchPtr& fetch) {
+bool RangeClient::send(const FetchPtr& fetch) {
   const StoreObject& object = *fetch->object;
   HttpRequest request;
   request.url = object.redirected.empty() ? object.location.url : object.redirected;
@@ -84,8 +87,9 @@ void RangeClient::send(const FetchPtr& fetch) {
   request.most = size_t(fetch->length);
   request.timeout_s = std::max(1.0, double(fetch->deadline_ns - env_.now_ns()) * 1e-9);
   if (object.location.is_bucket) {
-    if (!signer_) signer_ = find_credentials(env_);
-    request.signer = fetch->signer = *signer_;
+    const CredentialSource::Look found = credentials_.look();
+    if (!found.is_there) return false;
+    request.signer = fetch->signer = found.credentials;
     request.region = object.location.region;
   }
   // The number is not known before start() returns; no reply comes before the thread's next round.
@@ -93,6 +97,7 @@ void RangeClient::send(const FetchPtr& fetch) {
   *number = transfers_.start(
       request, [this, fetch, number](HttpReply&& r) { take_reply(fetch, *number, std::move(r)); });
   fetch->running.emplace_back(*number, env_.now_ns());
+  return true;
 }
 
 // The 95th percentile of recent requests.
@@ -112,9 +117,8 @@ void RangeClient::watch_for_delay(const FetchPtr& fetch) {
   transfers_.after(late, [this, fetch, attempt = fetch->attempts] {
     const bool waits = fetch->attempts == attempt && fetch->running.size() == 1;
     if (!waits || second_ * 10 > requests_) return;
-    ++second_;
     try {
-      send(fetch);
+      if (send(fetch)) ++second_;
     } catch (...) {
       // The first request goes on.
     }
@@ -174,9 +178,8 @@ void RangeClient::follow(const FetchPtr& fetch, const HttpReply& reply) {
 // Reads the credentials again: another program may have renewed the files.
 void RangeClient::renew(const FetchPtr& fetch, const std::string& what) {
   try {
-    const bool is_current = signer_ && *signer_ == fetch->signer;
-    if (is_current) signer_ = find_credentials(env_);
-    if (*signer_ != fetch->signer) return begin_attempt(fetch);
+    if (++fetch->renewals <= kMostRenewals && credentials_.replace(fetch->signer))
+      return begin_attempt(fetch);
     fail_fetch(
         fetch, ErrorKind::kRun, what + ": the credentials have expired",
         "Renew " + (fetch->signer ? fetch->signer->origin : "them") + ", then resume the run");

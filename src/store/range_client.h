@@ -16,6 +16,7 @@
 #include "saturate/data/data_options.h"
 #include "saturate/data/env.h"
 #include "saturate/data/random.h"
+#include "store/credential_source.h"
 #include "store/range_reply.h"
 #include "store/store_tuning.h"
 #include "store/store_url.h"
@@ -28,7 +29,9 @@ class RangeClient {
   // Called on the transfers' thread, with the bytes or an error. Must not throw.
   using Done = std::function<void(std::vector<std::byte>&&, std::exception_ptr)>;
 
-  RangeClient(Env& env, const StoreOptions& options, const StoreTuning& tuning);
+  // `credentials` must outlive this.
+  RangeClient(Env& env, const StoreOptions& options, const StoreTuning& tuning,
+              CredentialSource& credentials);
 
   // From any thread. `done` is called once, unless this is destroyed first. Of an object that is
   // not open, which it opens, fewer bytes may come.
@@ -42,7 +45,8 @@ class RangeClient {
   using FetchPtr = std::shared_ptr<Fetch>;
 
   void begin_attempt(const FetchPtr& fetch);
-  void send(const FetchPtr& fetch);
+  // False if the credentials are not there yet.
+  bool send(const FetchPtr& fetch);
   void watch_for_delay(const FetchPtr& fetch);
   void take_reply(const FetchPtr& fetch, uint64_t number, HttpReply&& reply);
   void take_failure(const FetchPtr& fetch, const ReplyVerdict& verdict, const HttpReply& reply);
@@ -57,10 +61,10 @@ class RangeClient {
   Env& env_;
   const StoreOptions options_;
   const StoreTuning tuning_;
+  CredentialSource& credentials_;
   std::atomic<uint64_t> requests_{0}, bytes_{0}, retries_{0}, second_{0};
   // Only for the transfers' thread:
-  std::optional<std::optional<Credentials>> signer_;  // unset until it is needed
-  std::deque<double> durations_;                      // of the last transfers, seconds
+  std::deque<double> durations_;  // of the last transfers, seconds
   RandomStream jitter_;
   int64_t warned_ns_ = INT64_MIN;
   Transfers transfers_;  // last: its thread uses all of the above

@@ -45,16 +45,6 @@ std::optional<ContentRange> parse_content_range(std::string_view text) {
   return range;
 }
 
-// The text between <Code> and </Code> in S3's XML, printable and short.
-std::string error_code_of(const HttpReply& reply) {
-  const std::string_view text = as_text(reply.body);
-  const size_t begin = text.find("<Code>");
-  if (begin == std::string_view::npos) return "";
-  const size_t end = text.find("</Code>", begin);
-  if (end == std::string_view::npos || end - begin > 80) return "";
-  return printable(std::string(text.substr(begin + 6, end - begin - 6)));
-}
-
 ReplyVerdict final_verdict(std::string what, std::string remedy, ErrorKind kind = ErrorKind::kRun) {
   return {ReplyKind::kFinal, std::move(what), std::move(remedy), kind};
 }
@@ -101,27 +91,11 @@ ReplyVerdict judge_content(StoreObject& object, uint64_t offset, uint64_t length
   return {};
 }
 
-bool is_expired(const std::string& code) {
-  return code == "ExpiredToken" || code == "ExpiredTokenException" || code == "RequestExpired" ||
-         code == "TokenRefreshRequired";
-}
-
-bool may_pass(int status) {
-  return status == 408 || status == 425 || status == 429 || status >= 500;
-}
-
-// A store that is too busy says so by these, whatever the status.
-bool is_throttling(const std::string& code) {
-  return code == "SlowDown" || code == "RequestTimeout" || code == "Throttling" ||
-         code == "InternalError" || code == "ServiceUnavailable";
-}
-
 ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
   const std::string code = error_code_of(reply);
   const std::string status =
       "the server answered " + std::to_string(reply.status) + (code.empty() ? "" : " " + code);
-  if (may_pass(reply.status) || is_throttling(code))
-    return {ReplyKind::kRetry, status, "", ErrorKind::kRun};
+  if (may_pass(reply.status, code)) return {ReplyKind::kRetry, status, "", ErrorKind::kRun};
   if (is_expired(code)) return {ReplyKind::kExpired, status, "", ErrorKind::kRun};
   if (const std::string region = printable(reply.header("x-amz-bucket-region"));
       object.location.is_bucket && (reply.status / 100 == 3 || reply.status == 400) &&
@@ -150,6 +124,26 @@ ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
 }
 
 }  // namespace
+
+std::string error_code_of(const HttpReply& reply) {
+  const std::string_view text(reinterpret_cast<const char*>(reply.body.data()), reply.body.size());
+  const size_t begin = text.find("<Code>");
+  if (begin == std::string_view::npos) return "";
+  const size_t end = text.find("</Code>", begin);
+  if (end == std::string_view::npos || end - begin > 80) return "";
+  return printable(std::string(text.substr(begin + 6, end - begin - 6)));
+}
+
+bool may_pass(int status, const std::string& code) {
+  return status == 408 || status == 425 || status == 429 || status >= 500 || code == "SlowDown" ||
+         code == "RequestTimeout" || code == "Throttling" || code == "InternalError" ||
+         code == "ServiceUnavailable";
+}
+
+bool is_expired(const std::string& code) {
+  return code == "ExpiredToken" || code == "ExpiredTokenException" || code == "RequestExpired" ||
+         code == "TokenRefreshRequired";
+}
 
 ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, HttpReply& reply) {
   if (reply.status == 206 && reply.too_long)

@@ -26,6 +26,13 @@ struct ReplyVerdict {
   ErrorKind error = ErrorKind::kRun;
 };
 
+// The text between <Code> and </Code> in S3's XML, printable and short; "" if there is none.
+std::string error_code_of(const HttpReply& reply);
+// Whether a further attempt may succeed, as with a store that is too busy.
+bool may_pass(int status, const std::string& code);
+// Whether the credentials have expired.
+bool is_expired(const std::string& code);
+
 // Judges the reply to a GET of [offset, offset + length), which of an object that is not yet open
 // may be shorter. A good first reply opens the object.
 ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, HttpReply& reply);

@@ -8,6 +8,7 @@
 #include "saturate/data/error.h"
 #include "store/object_store.h"
 #include "store/store_url.h"
+#include "store/upload.h"
 
 namespace saturate {
 namespace {
@@ -36,8 +37,10 @@ class StoreFile : public ReadableFile {
 };
 
 [[noreturn]] void fail_writing(const std::string& path) {
-  fail(ErrorKind::kUsage, "objects of a store cannot be written", store_name(path),
-       "Write to a file, then upload it");
+  fail(ErrorKind::kUsage,
+       is_web_url(path) ? "files of a web server are not written"
+                        : "objects of a store are not appended to",
+       store_name(path), "Write s3://BUCKET/KEY, or a file, then upload it");
 }
 
 }  // namespace
@@ -59,7 +62,8 @@ void StoreEnv::read_into(const std::string& path, std::vector<std::byte>& out) {
 }
 
 std::unique_ptr<WritableFile> StoreEnv::open_writable(const std::string& path) {
-  if (is_store_url(path)) fail_writing(path);
+  if (is_web_url(path)) fail_writing(path);
+  if (is_store_url(path)) return std::make_unique<Upload>(store_, path);
   return inner_.open_writable(path);
 }
 

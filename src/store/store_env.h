@@ -13,13 +13,15 @@ namespace saturate {
 
 class ObjectStore;
 
-// Opens objects for reading; everything else goes to the other Env. Files that it opened stay valid
-// without it.
+// Opens objects for reading, and for writing as Upload does; everything else goes to the other Env.
+// Files that it opened stay valid without it.
 class StoreEnv : public Env {
  public:
   // `inner` must outlive this and every file opened through it.
   StoreEnv(Env& inner, const StoreOptions& options);
   StoreEnv(Env& inner, std::shared_ptr<ObjectStore> store);
+
+  const std::shared_ptr<ObjectStore>& store() const { return store_; }
 
   std::unique_ptr<ReadableFile> open_readable(const std::string& path) override;
   void read_into(const std::string& path, std::vector<std::byte>& out) override;

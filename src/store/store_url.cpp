@@ -27,17 +27,22 @@ std::string_view after_scheme(std::string_view url) {
   fail(ErrorKind::kUsage, what, store_name(url), remedy);
 }
 
-// As Amazon's signature requires: all but letters, digits and -_.~/ as %XX.
-std::string encode_key(std::string_view key) {
+// As Amazon's signature requires.
+std::string encoded(std::string_view text, std::string_view plain) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   std::string out;
-  for (const char c : key) {
-    if (is_letter_or_digit(c) || std::string_view("-_.~/").find(c) != std::string_view::npos)
+  for (const char c : text) {
+    if (is_letter_or_digit(c) || plain.find(c) != std::string_view::npos)
       out += c;
     else
       out.append({'%', kDigits[uint8_t(c) >> 4], kDigits[uint8_t(c) & 15]});
   }
   return out;
+}
+
+void check_characters(const std::string& url) {
+  if (std::ranges::any_of(url, [](char c) { return uint8_t(c) < 0x20 || c == 0x7f; }))
+    fail_url("holds a control character", url, "Check data.source");
 }
 
 void check_bucket(std::string_view bucket, const std::string& url) {
@@ -48,6 +53,18 @@ void check_bucket(std::string_view bucket, const std::string& url) {
 }
 
 }  // namespace
+
+std::string encode_query(std::string_view text) {
+  return encoded(text, "-_.~");
+}
+
+std::string encode_key(std::string_view key) {
+  return encoded(key, "-_.~/");
+}
+
+bool is_web_url(std::string_view url) {
+  return is_http(url);
+}
 
 bool is_store_url(std::string_view path) {
   return is_http(path) || starts_with_word(path, "s3://") || starts_with_word(path, "gs://");
@@ -102,10 +119,31 @@ bool may_redirect(std::string_view from, std::string_view to) {
   return host_of(from) == host_of(to) || (from_tls && to_tls);
 }
 
+BucketPlace locate_bucket(Env& env, const std::string& url) {
+  check_characters(url);
+  if (is_http(url))
+    fail_url("a web server's objects are only read one by one", url, "Write s3://BUCKET/KEY");
+  const std::string_view rest = after_scheme(url);
+  const size_t slash = std::min(rest.find('/'), rest.size());
+  const std::string bucket(rest.substr(0, slash));
+  check_bucket(bucket, url);
+  const std::string key(rest.substr(std::min(slash + 1, rest.size())));
+  if (starts_with_word(url, "gs://"))
+    return {{"https://storage.googleapis.com/" + bucket + "/", true, "auto"}, key};
+  const S3Settings s3 = find_s3_settings(env);
+  const std::string endpoint =
+      s3.endpoint.empty() ? "https://s3." + s3.region + ".amazonaws.com" : s3.endpoint;
+  // A certificate for *.HOST does not cover a bucket with dots.
+  if (s3.path_style || bucket.find('.') != std::string::npos)
+    return {{endpoint + "/" + bucket + "/", true, s3.region}, key};
+  const size_t host = endpoint.find("://") + 3;
+  return {{endpoint.substr(0, host) + bucket + "." + endpoint.substr(host) + "/", true, s3.region},
+          key};
+}
+
 StoreLocation locate_object(Env& env, const std::string& url) {
-  if (std::ranges::any_of(url, [](char c) { return uint8_t(c) < 0x20 || c == 0x7f; }))
-    fail_url("holds a control character", url, "Check data.source");
   if (is_http(url)) {
+    check_characters(url);
     const std::string host = host_of(url);
     if (host.empty()) fail_url("has no host", url, "Write http://HOST/PATH");
     if (host.find('@') != std::string::npos)
@@ -114,23 +152,10 @@ StoreLocation locate_object(Env& env, const std::string& url) {
     if (url.find(' ') != std::string::npos) fail_url("holds a space", url, "Write it as %20");
     return {url.substr(0, url.find('#')), false, ""};
   }
-  const std::string_view rest = after_scheme(url);
-  const size_t slash = std::min(rest.find('/'), rest.size());
-  const std::string bucket(rest.substr(0, slash));
-  check_bucket(bucket, url);
-  const std::string key = encode_key(rest.substr(std::min(slash + 1, rest.size())));
-  if (key.empty()) fail_url("names a bucket, not an object", url, "Write s3://BUCKET/KEY");
-  if (starts_with_word(url, "gs://"))
-    return {"https://storage.googleapis.com/" + bucket + "/" + key, true, "auto"};
-  const S3Settings s3 = find_s3_settings(env);
-  const std::string endpoint =
-      s3.endpoint.empty() ? "https://s3." + s3.region + ".amazonaws.com" : s3.endpoint;
-  // A certificate for *.HOST does not cover a bucket with dots.
-  if (s3.path_style || bucket.find('.') != std::string::npos)
-    return {endpoint + "/" + bucket + "/" + key, true, s3.region};
-  const size_t host = endpoint.find("://") + 3;
-  return {endpoint.substr(0, host) + bucket + "." + endpoint.substr(host) + "/" + key, true,
-          s3.region};
+  BucketPlace place = locate_bucket(env, url);
+  if (place.key.empty()) fail_url("names a bucket, not an object", url, "Write s3://BUCKET/KEY");
+  place.bucket.url += encode_key(place.key);
+  return place.bucket;
 }
 
 }  // namespace saturate

@@ -27,6 +27,22 @@ struct StoreLocation {
   std::string region;      // for the signature
 };
 
+// A bucket of s3:// or gs://, and a key in it: of an object, or what keys begin with.
+struct BucketPlace {
+  StoreLocation bucket;  // its URL ends with "/"
+  std::string key;       // may be empty
+};
+
+// "s3://BUCKET[/KEY]". Fails with kUsage as locate_object(), or if `url` is http(s).
+BucketPlace locate_bucket(Env& env, const std::string& url);
+
+// All but letters, digits and -_.~ as %XX; of a key, all but those and "/".
+std::string encode_query(std::string_view text);
+std::string encode_key(std::string_view key);
+
+// Whether this is the URL of a web server, whose objects are only read.
+bool is_web_url(std::string_view url);
+
 // Fails with kUsage if `url` is not well-formed, or carries a password. Reads S3's settings.
 StoreLocation locate_object(Env& env, const std::string& url);
 
@@ -46,6 +62,7 @@ struct StoreObject {
   uint64_t size = 0;            // bytes
   std::string etag, modified;   // as the server gave them; may be empty
   std::vector<std::byte> head;  // the first bytes
+  std::string group;            // of objects that the cache keeps together; "": it is alone
   // Where a server's redirect led; "" if to nowhere. Only for the transfers' thread.
   std::string redirected;
 
@@ -53,8 +70,11 @@ struct StoreObject {
   std::string identity() const {
     const std::string& version = etag.empty() ? modified : etag;
     if (version.empty()) return "";
-    return unsigned_url(location.url) + "\n" + version + "\n" + std::to_string(size);
+    return (group.empty() ? "" : identity_of_group(group)) + unsigned_url(location.url) + "\n" +
+           version + "\n" + std::to_string(size);
   }
+  // The start of the identities of a group's objects: URLs hold no such character.
+  static std::string identity_of_group(const std::string& group) { return group + "\x1f"; }
 };
 
 }  // namespace saturate

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "saturate/data/error.h"
+#include "store/sha256.h"
 #ifdef SATURATE_HAS_CURL
 #define CURL_DISABLE_TYPECHECK
 #include <curl/curl.h>
@@ -86,8 +87,6 @@ const CurlLibrary& curl_library() {
 }
 
 constexpr size_t kMostErrorText = 16 << 10;  // bytes kept of the body of an error
-constexpr const char* kHashOfNothing =
-    "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 constexpr int kConnectSeconds = 10;
 constexpr long kMostConnections = 128;
 
@@ -98,12 +97,18 @@ bool comes_again(CURLcode code) {
          code == CURLE_NOT_BUILT_IN || code == CURLE_UNKNOWN_OPTION;
 }
 
+std::string hash_of_body(const HttpRequest& request) {
+  if (!request.body) return sha256_hex({});
+  return sha256_hex(*request.body);
+}
+
 // One transfer. libcurl holds pointers to it.
 struct Transfer {
   CURL* easy = nullptr;
   curl_slist* headers = nullptr;
   size_t most = 0;
   HttpReply reply;
+  std::shared_ptr<const std::vector<std::byte>> body;  // of the request
   Transfers::Done done;
   std::string problem = std::string(CURL_ERROR_SIZE, '\0');
 
@@ -241,18 +246,28 @@ struct Transfers::State {
 
   void set_up(Transfer& transfer, const HttpRequest& request) {
     CURL* const easy = transfer.easy;
-    for (const std::string& header : request.headers)
+    const auto add = [&](const std::string& header) {
       transfer.headers = curl.slist_append(transfer.headers, header.c_str());
+    };
+    std::ranges::for_each(request.headers, add);
     const auto set = [&](CURLoption option, auto value) { curl.easy_setopt(easy, option, value); };
+    if (request.method != "GET") set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
+    if (request.body) {
+      transfer.body = request.body;
+      set(CURLOPT_POSTFIELDSIZE_LARGE, curl_off_t(request.body->size()));
+      set(CURLOPT_POSTFIELDS, reinterpret_cast<const char*>(request.body->data()));
+      add("Expect:");  // otherwise a large body waits for the server's leave
+    }
     set(CURLOPT_URL, request.url.c_str());
     set(CURLOPT_PROTOCOLS_STR, "http,https");
     set(CURLOPT_NOSIGNAL, 1L);
+    if (request.direct) set(CURLOPT_NOPROXY, "*");
     set(CURLOPT_NETRC, long(CURL_NETRC_IGNORED));
     set(CURLOPT_USERAGENT, "saturate/" SATURATE_VERSION);
     set(CURLOPT_CONNECTTIMEOUT, long(kConnectSeconds));
     set(CURLOPT_TIMEOUT_MS, long(std::min(request.timeout_s * 1e3, 1e9)));
     set(CURLOPT_LOW_SPEED_LIMIT, 1024L);
-    set(CURLOPT_LOW_SPEED_TIME, long(stall_s));
+    set(CURLOPT_LOW_SPEED_TIME, long(request.stall_s > 0 ? request.stall_s : stall_s));
     set(CURLOPT_HTTP_VERSION, long(CURL_HTTP_VERSION_2TLS));
     set(CURLOPT_WRITEFUNCTION, &take_body);
     set(CURLOPT_WRITEDATA, &transfer);
@@ -265,10 +280,10 @@ struct Transfers::State {
       set(CURLOPT_USERNAME, request.signer->key.c_str());
       set(CURLOPT_PASSWORD, request.signer->secret.c_str());
       // S3 requires the body's hash, which libcurl 7.88 omits.
-      transfer.headers = curl.slist_append(transfer.headers, kHashOfNothing);
+      add("x-amz-content-sha256: " +
+          (request.body_hash.empty() ? hash_of_body(request) : request.body_hash));
       if (const std::string& token = request.signer->token; !token.empty())
-        transfer.headers =
-            curl.slist_append(transfer.headers, ("x-amz-security-token: " + token).c_str());
+        add("x-amz-security-token: " + token);
     }
     set(CURLOPT_HTTPHEADER, transfer.headers);
   }

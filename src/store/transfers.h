@@ -16,14 +16,18 @@
 
 namespace saturate {
 
-// A GET.
 struct HttpRequest {
   std::string url;
+  std::string method = "GET";
+  std::shared_ptr<const std::vector<std::byte>> body;  // null: none; unchanged during the transfer
+  std::string body_hash;  // SHA-256 in hexadecimal digits, for the signature; "": computed
   std::vector<std::string> headers;   // "Name: value"
   std::optional<Credentials> signer;  // signs with AWS Signature Version 4
   std::string region;                 // for the signature
   size_t most = 0;                    // bytes of the body; the transfer of a longer one is ended
   double timeout_s = 0;               // of the whole transfer; 0: none
+  int stall_s = 0;                    // instead of the transfers' own; 0: that
+  bool direct = false;                // never by a proxy
 };
 
 struct HttpReply {

@@ -147,7 +147,8 @@ class Loader {
   // may be empty; it is called on the consumer's thread. Fails with kUsage on options out of range.
   Loader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment,
          BufferAllocator allocate = {});
-  // Waits for the samples being read. Delivered batches stay valid.
+  // Waits for the samples being read, and cancels reads that wait for a store. Delivered batches
+  // stay valid.
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -170,7 +171,8 @@ class Loader {
   // check for signals.
   bool wait(std::chrono::nanoseconds limit);
 
-  // Ends the present epoch and waits for the threads to stop filling.
+  // Ends the present epoch and waits for the threads to stop filling; reads that wait for a store
+  // are cancelled.
   void stop();
 
   // Number of batches that next() would return without waiting.

@@ -1,0 +1,111 @@
+// folder:s3://BUCKET/PREFIX and gs://: class folders as objects of a bucket, which is listed when
+// the source is opened. Samples and their order are those of the same files in a local folder.
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/mutex.h"
+#include "data/far_images.h"
+#include "data/sources.h"
+#include "saturate/data/error.h"
+#include "store/store_env.h"
+
+namespace saturate {
+namespace {
+
+class FarFolderSource : public IndexedSource {
+ public:
+  FarFolderSource(std::shared_ptr<ObjectStore> store, const std::string& root)
+      : store_(std::move(store)), root_(root), place_(locate_bucket(store_->env(), root)) {
+    found_ = find_far_images(*store_, place_, root_);
+    const auto lies_in_class = [&](size_t i) {
+      return std::ranges::count(found_.key(i), '/') == 1;
+    };
+    bool any = false;
+    for (size_t i = 0; !any && i < size(); ++i) any = lies_in_class(i);
+    if (!any) refuse_parts(found_.classes, root_.substr(0, root_.size() - 1));
+    group_ = "folder " + place_.bucket.url + encode_key(place_.key);
+    store_->use_group(group_);
+  }
+  ~FarFolderSource() override {
+    for (const auto& [index, object] : announced_) store_->forget_all(object);
+  }
+
+  size_t size() const override { return found_.images.size(); }
+  const std::vector<std::string>& classes() const override { return found_.classes; }
+  int64_t label(size_t index) const override { return found_.images[index].label; }
+  uint64_t bytes(size_t index) const override { return found_.images[index].size; }
+  uint64_t look_ahead() const override { return store_->ahead_bytes(); }
+
+  std::string warning() const override {
+    return warning_of_outside(found_.outside, root_ + found_.first_outside);
+  }
+
+  void read(size_t index, Sample& out) const override { read_start(index, SIZE_MAX, out); }
+
+  uint64_t read_start(size_t index, size_t most, Sample& out) const override {
+    const FarImage& image = found_.images[index];
+    out.name.assign(root_).append(found_.key(index));
+    out.label = image.label;
+    out.encoding = SampleEncoding::kEncoded;
+    out.bytes.resize(size_t(std::min<uint64_t>(most, image.size)));
+    store_->read(out.bytes.size() == image.size ? take(index) : object(index), 0, out.bytes);
+    return image.size;
+  }
+
+  void advise(ReadAdvice advice, size_t first, size_t count) const override {
+    for (size_t i = first; i < first + count; ++i) {
+      if (advice == ReadAdvice::kNotAgain) {
+        store_->forget(take(i), 0);
+        continue;
+      }
+      const MutexLock lock(mutex_);
+      const auto [at, is_new] = announced_.try_emplace(i);
+      if (is_new) at->second = object(i);
+      store_->announce(at->second, 0, found_.images[i].size);
+    }
+  }
+
+ private:
+  ObjectStore::ObjectPtr object(size_t index) const {
+    const std::string_view key = found_.key(index);
+    StoreLocation location = place_.bucket;
+    location.url += encode_key(place_.key) + encode_key(key);
+    return store_->known(root_ + std::string(key), location, found_.images[index].size,
+                         std::string(found_.etag(index)), group_);
+  }
+
+  // The object that was announced, which no longer is, or another one.
+  ObjectStore::ObjectPtr take(size_t index) const {
+    {
+      const MutexLock lock(mutex_);
+      if (auto found = announced_.extract(index)) return std::move(found.mapped());
+    }
+    return object(index);
+  }
+
+  const std::shared_ptr<ObjectStore> store_;
+  const std::string root_;  // ends with "/"
+  const BucketPlace place_;
+  FarImages found_;
+  std::string group_;  // for the cache on disk
+  mutable Mutex mutex_;
+  mutable std::map<size_t, ObjectStore::ObjectPtr> announced_ GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> open_far_folder(Env& env, const std::string& url) {
+  if (is_web_url(url))
+    fail(ErrorKind::kUsage, "a web server does not list its files, so folder: needs s3:// or gs://",
+         store_name(url),
+         "Use folder:s3://BUCKET/FOLDER, or write the folder into a shard (saturate data pack "
+         "SOURCE --out shard:FILE) and read shard:URL");
+  std::string root = url;
+  while (root.ends_with('/')) root.pop_back();
+  auto* const stores = dynamic_cast<StoreEnv*>(&env);
+  if (!stores) fail(ErrorKind::kUsage, "URLs are not opened here", url, "Use open_dataset()");
+  return std::make_unique<FarFolderSource>(stores->store(), root + "/");
+}
+
+}  // namespace saturate

@@ -1,0 +1,155 @@
+#include "store/credential_exchange.h"
+
+#include <time.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/files.h"
+#include "saturate/data/error.h"
+#include "store/range_reply.h"
+#include "store/xml.h"
+
+namespace saturate {
+namespace {
+
+constexpr size_t kMostServiceReply = 64 << 10, kMostToken = 64 << 10;  // bytes
+constexpr double kServiceSeconds = 60, kMetadataSeconds = 5;
+
+std::string token_of(Env& env, const std::string& path) {
+  std::string token = text_of_file(env, path);
+  while (!token.empty() && (token.back() == '\n' || token.back() == '\r' || token.back() == ' '))
+    token.pop_back();
+  for (const char c : token)
+    if (uint8_t(c) <= ' ' || uint8_t(c) >= 0x7f)
+      fail(ErrorKind::kRun, "the token holds a character that none has", path,
+           "Check the file: it must hold one token");
+  if (token.empty() || token.size() > kMostToken)
+    fail(ErrorKind::kRun, "the file holds no token", path, "Check who writes it");
+  return token;
+}
+
+HttpCall call_of(const CredentialService& service, double seconds) {
+  HttpCall call;
+  call.request.url = service.url;
+  call.request.most = kMostServiceReply;
+  call.request.timeout_s = seconds;
+  call.name = service.origin;
+  return call;
+}
+
+[[noreturn]] void fail_refused(const HttpCall& call, const HttpReply& reply) {
+  const std::string code = error_code_of(reply);
+  fail(ErrorKind::kRun,
+       "gets no credentials: the service answered " + std::to_string(reply.status) +
+           (code.empty() ? "" : " " + code),
+       call.name, "Check the role and its permissions, and the token's age");
+}
+
+std::string good_reply(HttpCalls& calls, const HttpCall& call) {
+  const HttpReply reply = calls.call(call);
+  if (reply.status != 200) fail_refused(call, reply);
+  return text_of(reply);
+}
+
+Credentials checked(Credentials found, const HttpCall& call) {
+  for (const std::string* text : {&found.key, &found.secret, &found.token})
+    for (const char c : *text)
+      if (uint8_t(c) <= ' ' || uint8_t(c) >= 0x7f) found.key.clear();
+  if (found.key.empty() || found.secret.empty())
+    fail(ErrorKind::kRun, "the service's reply holds no credentials", call.name,
+         "Check its address");
+  return found;
+}
+
+Credentials ask_web_identity(Env& env, HttpCalls& calls, const CredentialService& service) {
+  HttpCall call = call_of(service, kServiceSeconds);
+  const std::string form =
+      "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=" + encode_query(service.role) +
+      "&RoleSessionName=" + encode_query(service.session) +
+      "&WebIdentityToken=" + encode_query(token_of(env, service.token_file));
+  const auto bytes = std::as_bytes(std::span(form));
+  call.request.method = "POST";
+  call.request.body = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+  const std::string path =
+      "AssumeRoleWithWebIdentityResponse/AssumeRoleWithWebIdentityResult/Credentials/";
+  Credentials found;
+  found.origin = service.origin;
+  read_xml(good_reply(calls, call), call.name, [&](std::string_view at, std::string& value) {
+    if (at == path + "AccessKeyId") found.key = value;
+    if (at == path + "SecretAccessKey") found.secret = value;
+    if (at == path + "SessionToken") found.token = value;
+    if (at == path + "Expiration") found.expires_ns = parse_utc(value);
+  });
+  return checked(std::move(found), call);
+}
+
+Credentials ask_metadata(HttpCalls& calls, const CredentialService& service, const HttpCall& call) {
+  const auto json = nlohmann::json::parse(good_reply(calls, call), nullptr, false);
+  const auto text = [&](const char* key) {
+    const auto found = json.is_object() ? json.find(key) : json.end();
+    return json.is_object() && found != json.end() && found->is_string() ? found->get<std::string>()
+                                                                         : std::string();
+  };
+  return checked({text("AccessKeyId"), text("SecretAccessKey"), text("Token"), service.origin,
+                  parse_utc(text("Expiration"))},
+                 call);
+}
+
+Credentials ask_container(Env& env, HttpCalls& calls, const CredentialService& service) {
+  HttpCall call = call_of(service, kMetadataSeconds);
+  call.request.direct = true;
+  const std::string token =
+      service.token_file.empty() ? service.token : token_of(env, service.token_file);
+  if (!token.empty()) call.request.headers.push_back("Authorization: " + token);
+  return ask_metadata(calls, service, call);
+}
+
+// IMDSv2: a token, the name of the role, its credentials.
+std::optional<Credentials> ask_machine(HttpCalls& calls, const CredentialService& service) {
+  HttpCall call = call_of(service, kMetadataSeconds);
+  call.request.direct = true;
+  call.request.method = "PUT";
+  call.request.url = service.url + "/latest/api/token";
+  call.request.headers = {"X-aws-ec2-metadata-token-ttl-seconds: 300"};
+  const std::string token = good_reply(calls, call);
+  for (const char c : token)
+    if (uint8_t(c) <= ' ' || uint8_t(c) >= 0x7f)
+      fail(ErrorKind::kRun, "the machine's metadata hold no token", call.name,
+           "Set AWS_EC2_METADATA_DISABLED=true if this machine has none");
+  call.request.method = "GET";
+  call.request.headers = {"X-aws-ec2-metadata-token: " + token};
+  call.request.url = service.url + "/latest/meta-data/iam/security-credentials/";
+  const HttpReply roles = calls.call(call);
+  if (roles.status == 404) return std::nullopt;
+  if (roles.status != 200) fail_refused(call, roles);
+  const std::string names = text_of(roles);
+  call.request.url += encode_query(names.substr(0, names.find_first_of("\r\n")));
+  return ask_metadata(calls, service, call);
+}
+
+}  // namespace
+
+std::optional<Credentials> ask_service(Env& env, HttpCalls& calls,
+                                       const CredentialService& service) {
+  using Kind = CredentialService::Kind;
+  if (service.kind == Kind::kWebIdentity) return ask_web_identity(env, calls, service);
+  if (service.kind == Kind::kContainer) return ask_container(env, calls, service);
+  return ask_machine(calls, service);
+}
+
+int64_t parse_utc(const std::string& text) {
+  tm time{};
+  int end = 0;
+  if (text.size() > 40 ||
+      std::sscanf(text.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &time.tm_year, &time.tm_mon,
+                  &time.tm_mday, &time.tm_hour, &time.tm_min, &time.tm_sec, &end) != 6 ||
+      !text.ends_with('Z') || size_t(end) >= text.size())
+    return 0;
+  time.tm_year -= 1900;
+  time.tm_mon -= 1;
+  return int64_t(timegm(&time)) * 1'000'000'000;
+}
+
+}  // namespace saturate

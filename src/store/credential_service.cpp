@@ -1,0 +1,88 @@
+// Which service of the cloud hands out credentials.
+#include <algorithm>
+
+#include "base/files.h"
+#include "saturate/data/error.h"
+#include "store/credentials.h"
+#include "store/store_url.h"
+
+namespace saturate {
+namespace {
+
+constexpr const char* kContainerHost = "http://169.254.170.2";
+constexpr const char* kMachineUrl = "http://169.254.169.254";
+constexpr const char* kMaker = "/sys/devices/virtual/dmi/id/sys_vendor";
+
+// A container's token goes only to TLS, this machine, or the addresses of ECS and EKS.
+void check_container_url(const std::string& url) {
+  const bool is_url = is_web_url(url);
+  std::string host = is_url ? host_of(url) : "";
+  if (const size_t port = host.rfind(':'); port != std::string::npos && host.back() != ']')
+    host.resize(port);
+  constexpr const char* kHosts[] = {"localhost",     "127.0.0.1",      "[::1]",
+                                    "169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"};
+  if (url.starts_with("https://") || std::ranges::count(kHosts, host) > 0) return;
+  fail(ErrorKind::kUsage, "is neither https:// nor an address of this machine or its container",
+       "AWS_CONTAINER_CREDENTIALS_FULL_URI", "Use https://");
+}
+
+bool is_machine_of_ec2(Env& env) {
+  try {
+    return env.exists(kMaker) && text_of_file(env, kMaker).starts_with("Amazon EC2");
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::optional<CredentialService> find_web_identity(Env& env) {
+  CredentialService service;
+  service.token_file = environment_value("AWS_WEB_IDENTITY_TOKEN_FILE");
+  if (service.token_file.empty()) return std::nullopt;
+  service.role = environment_value("AWS_ROLE_ARN");
+  if (service.role.empty())
+    fail(ErrorKind::kUsage, "AWS_WEB_IDENTITY_TOKEN_FILE is set, and AWS_ROLE_ARN is not",
+         "AWS_ROLE_ARN", "Set both, or none");
+  service.session = environment_value("AWS_ROLE_SESSION_NAME");
+  if (service.session.empty()) service.session = "saturate";
+  service.origin = "the web identity in " + service.token_file;
+  service.url = environment_value("AWS_ENDPOINT_URL_STS");
+  if (service.url.empty()) service.url = environment_value("AWS_ENDPOINT_URL");
+  if (service.url.empty())
+    service.url = "https://sts." + find_s3_settings(env).region + ".amazonaws.com";
+  if (!is_web_url(service.url))
+    fail(ErrorKind::kUsage, "the endpoint is not a URL", "AWS_ENDPOINT_URL_STS",
+         "Write AWS_ENDPOINT_URL_STS=https://HOST[:PORT]");
+  return service;
+}
+
+std::optional<CredentialService> find_metadata_service(Env& env) {
+  CredentialService service;
+  service.kind = CredentialService::Kind::kContainer;
+  service.origin = "the container's role";
+  service.url = environment_value("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+  if (!service.url.empty()) check_container_url(service.url);
+  if (const std::string path = environment_value("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+      !path.empty()) {
+    if (!path.starts_with('/'))
+      fail(ErrorKind::kUsage, "does not start with /", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+           "Unset it outside a container");
+    service.url = kContainerHost + path;
+  }
+  if (!service.url.empty()) {
+    service.token_file = environment_value("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE");
+    service.token = environment_value("AWS_CONTAINER_AUTHORIZATION_TOKEN");
+    return service;
+  }
+  service.kind = CredentialService::Kind::kMachine;
+  service.origin = "the machine's role";
+  service.url = environment_value("AWS_EC2_METADATA_SERVICE_ENDPOINT");
+  if (environment_value("AWS_EC2_METADATA_DISABLED") == "true") return std::nullopt;
+  if (service.url.empty() && !is_machine_of_ec2(env)) return std::nullopt;
+  if (service.url.empty()) service.url = kMachineUrl;
+  while (service.url.ends_with('/')) service.url.pop_back();
+  return service;
+}
+
+}  // namespace saturate

@@ -1,0 +1,116 @@
+#include "store/credential_source.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/cancel.h"
+#include "base/wall_clock.h"
+#include "saturate/data/error.h"
+#include "store/credential_exchange.h"
+#include "store/http_calls.h"
+
+namespace saturate {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;       // ns
+constexpr int64_t kRenewBefore = 300 * kSecond;  // expiry
+constexpr int64_t kUsableUntil = 15 * kSecond;   // before expiry
+constexpr int64_t kFailurePause = 30 * kSecond;  // while the old ones are good
+
+}  // namespace
+
+CredentialSource::CredentialSource(Env& env, const StoreOptions& options, const StoreTuning& tuning)
+    : env_(env), options_(options), tuning_(tuning) {}
+
+CredentialSource::~CredentialSource() {
+  ending_ = true;
+}
+
+CredentialSource::Look CredentialSource::look() {
+  const MutexLock lock(mutex_);
+  if (!is_known_) {
+    current_ = find_credentials(env_);
+    if (!current_) service_ = find_web_identity(env_);
+    if (!current_ && !service_) service_ = find_metadata_service(env_);
+    is_known_ = true;
+    if (service_) current_.reset();
+  }
+  if (!service_) return {true, current_};
+  const int64_t now = unix_time_ns(env_);
+  const bool expires = current_ && current_->expires_ns > 0;
+  const bool is_good = current_ && (!expires || now < current_->expires_ns - kUsableUntil);
+  const bool is_old = !current_ || (expires && now > current_->expires_ns - kRenewBefore);
+  if (is_old && now >= next_exchange_ns_) begin_exchange();
+  if (is_good) return {true, current_};
+  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  begin_exchange();
+  return {};
+}
+
+std::optional<Credentials> CredentialSource::get(const std::string& name) {
+  while (true) {
+    const Look found = look();
+    if (found.is_there) return found.credentials;
+    if (is_cancelled()) fail_cancelled(name);
+    MutexLock lock(mutex_);
+    if (exchanging_) changed_.wait_until(lock, std::chrono::steady_clock::now() + kCancelLook);
+  }
+}
+
+bool CredentialSource::replace(const std::optional<Credentials>& old) {
+  const MutexLock lock(mutex_);
+  if (current_ != old || !is_known_) return true;
+  if (!service_) {
+    current_ = find_credentials(env_);
+    return current_ != old;
+  }
+  current_.reset();
+  return true;
+}
+
+void CredentialSource::renew(const std::optional<Credentials>& old, const std::string& name) {
+  if (!replace(old)) fail_expired(old, name);
+}
+
+void CredentialSource::begin_exchange() {
+  if (std::exchange(exchanging_, true)) return;
+  if (!thread_) thread_ = std::make_unique<ThreadPool>(1, "credentials");
+  thread_->submit([this] { exchange(); });
+}
+
+void CredentialSource::exchange() {
+  std::optional<CredentialService> service;
+  {
+    const MutexLock lock(mutex_);
+    service = service_;
+  }
+  std::optional<Credentials> found;
+  std::exception_ptr failure;
+  const CancelScope scope([this] { return ending_.load(); });
+  try {
+    if (!calls_) calls_ = std::make_unique<HttpCalls>(env_, options_, tuning_, nullptr);
+    found = ask_service(env_, *calls_, *service);
+    if (found && found->expires_ns > 0 && found->expires_ns < unix_time_ns(env_) + kUsableUntil)
+      fail(ErrorKind::kRun, "the service hands out credentials that have expired", service->origin,
+           "Check this machine's clock");
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const MutexLock lock(mutex_);
+  exchanging_ = false;
+  failure_ = failure;
+  if (failure) {
+    next_exchange_ns_ = unix_time_ns(env_) + kFailurePause;
+  } else {
+    current_ = std::move(found);
+    if (!current_) service_.reset();  // a machine without a role
+  }
+  changed_.notify_all();
+}
+
+void fail_expired(const std::optional<Credentials>& old, const std::string& name) {
+  fail(ErrorKind::kRun, "the credentials have expired", name,
+       "Renew " + (old ? old->origin : "them") + ", then run it again");
+}
+
+}  // namespace saturate

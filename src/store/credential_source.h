@@ -1,0 +1,74 @@
+// The credentials that requests are signed with: found when they are first needed, exchanged at a
+// service of the cloud if they come from one, and renewed before they expire.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/mutex.h"
+#include "base/thread_pool.h"
+#include "saturate/data/data_options.h"
+#include "saturate/data/env.h"
+#include "store/credentials.h"
+#include "store/store_tuning.h"
+
+namespace saturate {
+
+class HttpCalls;
+
+// Safe for concurrent use.
+class CredentialSource {
+ public:
+  // `env` must outlive this.
+  CredentialSource(Env& env, const StoreOptions& options, const StoreTuning& tuning);
+  ~CredentialSource();
+
+  // Credentials, or nullopt if there are none, so that requests are not signed. Never waits:
+  // is_there is false while a service is asked for them. Fails as find_credentials(), or with the
+  // service's failure, which the next call tries again.
+  struct Look {
+    bool is_there = false;
+    std::optional<Credentials> credentials = {};
+  };
+  Look look() TAKES_LOCK(mutex_);
+
+  // As look(), and waits. `name`: what it is for, if the thread is cancelled.
+  std::optional<Credentials> get(const std::string& name);
+
+  // A store says that `old` have expired. False if there are no others; after true, look() and
+  // get() return others.
+  bool replace(const std::optional<Credentials>& old) TAKES_LOCK(mutex_);
+  // As replace(), but fails with kRun.
+  void renew(const std::optional<Credentials>& old, const std::string& name);
+
+ private:
+  void begin_exchange() NEEDS_LOCK(mutex_);
+  void exchange() TAKES_LOCK(mutex_);
+
+  Env& env_;
+  const StoreOptions options_;
+  const StoreTuning tuning_;
+  std::unique_ptr<HttpCalls> calls_;  // only for the thread
+  std::atomic<bool> ending_{false};
+  Mutex mutex_;
+  Condition changed_;
+  bool is_known_ GUARDED_BY(mutex_) = false;
+  std::optional<CredentialService> service_ GUARDED_BY(mutex_);  // that they come from, if any
+  std::optional<Credentials> current_ GUARDED_BY(mutex_);
+  int64_t next_exchange_ns_ GUARDED_BY(mutex_) = INT64_MIN;
+  bool exchanging_ GUARDED_BY(mutex_) = false;
+  std::exception_ptr failure_ GUARDED_BY(mutex_);
+  std::unique_ptr<ThreadPool> thread_;  // last: it uses all of the above; made when needed
+};
+
+// Of one request; more show that those of the service are of no use.
+constexpr int kMostRenewals = 2;
+
+// The failure of a request that was signed with credentials that have expired.
+[[noreturn]] void fail_expired(const std::optional<Credentials>& old, const std::string& name);
+
+}  // namespace saturate

@@ -1,0 +1,147 @@
+#include "store/http_calls.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "base/cancel.h"
+#include "base/printable.h"
+#include "saturate/data/error.h"
+#include "store/range_reply.h"
+
+namespace saturate {
+namespace {
+
+// Why a further attempt may succeed; "" if it would not.
+std::string passing_problem(const HttpReply& reply, const HttpCall& call) {
+  if (reply.too_long)
+    fail(ErrorKind::kRun,
+         "the server sent more than " + std::to_string(call.request.most) + " bytes", call.name,
+         "Check the endpoint: it must be that of an S3 service");
+  if (!reply.error.empty()) {
+    const std::string what = printable(reply.error);
+    if (reply.is_final)
+      fail(ErrorKind::kRun, what, call.name, "Check the endpoint and the server's certificate");
+    return what;
+  }
+  const std::string code = error_code_of(reply);
+  if (!may_pass(reply.status, code)) return "";
+  return "the server answered " + std::to_string(reply.status) + (code.empty() ? "" : " " + code);
+}
+
+}  // namespace
+
+struct HttpCalls::Pending {
+  Mutex mutex;
+  Condition done;
+  std::optional<HttpReply> reply GUARDED_BY(mutex);
+  uint64_t number = 0;  // only for the transfers' thread
+  void put(HttpReply&& came) {
+    {
+      const MutexLock lock(mutex);
+      reply = std::move(came);
+    }
+    done.notify_all();
+  }
+};
+
+HttpCalls::HttpCalls(Env& env, const StoreOptions& options, const StoreTuning& tuning,
+                     std::shared_ptr<CredentialSource> credentials)
+    : env_(env),
+      options_(options),
+      tuning_(tuning),
+      credentials_(std::move(credentials)),
+      jitter_(uint64_t(env.now_ns()), uint32_t(getpid()), 1, RandomUse::kSynthetic),
+      transfers_(env, tuning.stall_s) {}
+
+HttpReply HttpCalls::call(const HttpCall& call) {
+  const double limit = call.request.timeout_s > 0 ? call.request.timeout_s : options_.timeout_s;
+  const int64_t deadline = env_.now_ns() + int64_t(limit * 1e9);
+  HttpRequest request = call.request;
+  for (int attempt = 1, renewals = 0;; ++attempt) {
+    request.timeout_s = std::max(1.0, double(deadline - env_.now_ns()) * 1e-9);
+    if (call.is_signed) request.signer = credentials_->get(call.name);
+    HttpReply reply = send(request, call.name);
+    const std::string problem = passing_problem(reply, call);
+    if (problem.empty()) {
+      const bool expired = call.is_signed && is_expired(error_code_of(reply));
+      if (!expired) return reply;
+      if (++renewals > kMostRenewals) fail_expired(request.signer, call.name);
+      credentials_->renew(request.signer, call.name);
+      continue;
+    }
+    const double delay = backoff(attempt);
+    if (env_.now_ns() + int64_t(delay * 1e9) > deadline)
+      fail(ErrorKind::kRun,
+           "no answer in " + decimal_text(limit, 0) + " s (data.timeout_s) and " +
+               std::to_string(attempt) + " attempts; the last one: " + problem,
+           call.name, "Check the network and the store, then run it again");
+    pause(delay, call.name);
+  }
+}
+
+double HttpCalls::backoff(int attempt) {
+  const double full =
+      std::min(tuning_.first_backoff_s * std::pow(2, attempt - 1), tuning_.most_backoff_s);
+  const MutexLock lock(mutex_);
+  return jitter_.uniform(full / 2, full);
+}
+
+HttpReply HttpCalls::send(const HttpRequest& request, const std::string& name) {
+  const auto pending = std::make_shared<Pending>();
+  transfers_.post([this, pending, request] {
+    try {
+      pending->number = transfers_.start(
+          request, [pending](HttpReply&& reply) { pending->put(std::move(reply)); });
+    } catch (...) {  // no memory
+      HttpReply failed;
+      failed.error = "no memory for the transfer";
+      pending->put(std::move(failed));
+    }
+  });
+  MutexLock lock(pending->mutex);
+  while (!pending->reply) {
+    pending->done.wait_until(lock, std::chrono::steady_clock::now() + kCancelLook);
+    if (pending->reply || !is_cancelled()) continue;
+    transfers_.post([this, pending] { transfers_.cancel(pending->number); });
+    fail_cancelled(name);
+  }
+  return std::move(*pending->reply);
+}
+
+void HttpCalls::pause(double seconds, const std::string& name) {
+  const double look = std::chrono::duration<double>(kCancelLook).count();
+  for (; seconds > 0; seconds -= look) {
+    if (is_cancelled()) fail_cancelled(name);
+    env_.sleep_ns(int64_t(std::min(seconds, look) * 1e9));
+  }
+}
+
+std::string text_of(const HttpReply& reply) {
+  return {reinterpret_cast<const char*>(reply.body.data()), reply.body.size()};
+}
+
+void require_good(const HttpCall& call, const HttpReply& reply, const std::string& doing) {
+  if (reply.status / 100 == 2) return;
+  const std::string code = error_code_of(reply);
+  const std::string region = printable(reply.header("x-amz-bucket-region"));
+  const std::string status = "cannot " + doing + ": the server answered " +
+                             std::to_string(reply.status) + (code.empty() ? "" : " " + code);
+  if ((reply.status / 100 == 3 || reply.status == 400) && !region.empty())
+    fail(ErrorKind::kUsage, status + "; the bucket is in region " + region, call.name,
+         "Set AWS_REGION=" + region);
+  if (reply.status / 100 == 3)
+    fail(ErrorKind::kRun, status + ", a redirect, which would get the credentials", call.name,
+         "Set AWS_ENDPOINT_URL and AWS_REGION to those of the bucket");
+  if (reply.status == 401 || reply.status == 403)
+    fail(ErrorKind::kData, status + ": access is denied", call.name,
+         "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_PROFILE, and that they may " +
+             doing);
+  fail(ErrorKind::kData, status, call.name, "Check the URL, and that the bucket exists");
+}
+
+}  // namespace saturate

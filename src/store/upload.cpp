@@ -1,0 +1,241 @@
+#include "store/upload.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <utility>
+
+#include "base/cancel.h"
+#include "base/printable.h"
+#include "saturate/data/error.h"
+#include "store/sha256.h"
+#include "store/xml.h"
+
+namespace saturate {
+namespace {
+
+constexpr int kUploads = 4;             // parts at a time
+constexpr size_t kMostParts = 10'000;   // S3's limit
+constexpr size_t kMostReply = 1 << 20;  // bytes
+constexpr size_t kMostList = 8 << 20;   // bytes of a list of 1,000 uploads
+constexpr int kCompleteStall = 600;     // s; the store may join many parts meanwhile
+constexpr int kMostCompletes = 5;
+constexpr double kAbortSeconds = 15;
+
+std::shared_ptr<const std::vector<std::byte>> bytes_of_text(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+}
+
+void set_body(HttpRequest& request, std::shared_ptr<const std::vector<std::byte>> body) {
+  request.body_hash = sha256_hex(*body);
+  request.body = std::move(body);
+  request.headers.push_back("Content-Type: application/octet-stream");
+}
+
+}  // namespace
+
+Upload::Upload(std::shared_ptr<ObjectStore> store, const std::string& url)
+    : store_(std::move(store)),
+      name_(store_name(url)),
+      location_(locate_object(store_->env(), url)),
+      place_(locate_bucket(store_->env(), url)) {
+  if (place_.key.ends_with('/'))
+    fail(ErrorKind::kUsage, "names a folder, not an object", name_, "Write s3://BUCKET/KEY");
+  if (size_there())
+    fail(ErrorKind::kUsage, "object exists already", name_, "Choose a new one with --out");
+  remove_leftovers();
+}
+
+Upload::~Upload() {
+  ending_ = true;
+  threads_.reset();
+  if (!is_closed_ && !id_.empty()) abort(id_);
+}
+
+HttpCall Upload::call_of(const std::string& method, const std::string& query) const {
+  HttpCall call;
+  call.name = name_;
+  call.is_signed = true;
+  call.request.method = method;
+  call.request.url = location_.url + query;
+  call.request.region = location_.region;
+  call.request.most = kMostReply;
+  return call;
+}
+
+// Of the object under this name.
+std::optional<uint64_t> Upload::size_there() {
+  HttpCall call = call_of("GET", "");
+  call.request.headers = {"Range: bytes=0-0"};
+  const HttpReply reply = store_->calls().call(call);
+  if (reply.status == 404) return std::nullopt;
+  if (reply.status == 416) return 0;
+  require_good(call, reply, "read the object");
+  const std::string range = reply.header("content-range");
+  uint64_t size = 0;
+  const size_t slash = range.find('/');
+  if (slash != std::string::npos)
+    std::from_chars(range.data() + slash + 1, range.data() + range.size(), size);
+  return size;
+}
+
+// Without leave to list uploads none is removed.
+void Upload::remove_leftovers() {
+  HttpCall call = call_of("GET", "");
+  call.request.url = place_.bucket.url + "?prefix=" + encode_query(place_.key) + "&uploads=";
+  call.request.most = kMostList;
+  const HttpReply reply = store_->calls().call(call);
+  if (reply.status != 200) return;
+  std::string key, id;
+  std::vector<std::string> ids;
+  read_xml(text_of(reply), name_, [&](std::string_view path, std::string& value) {
+    if (path == "ListMultipartUploadsResult/Upload/Key") key = std::move(value);
+    if (path == "ListMultipartUploadsResult/Upload/UploadId") id = std::move(value);
+    if (path != "ListMultipartUploadsResult/Upload") return;
+    if (key == place_.key && !id.empty()) ids.push_back(id);
+    key.clear();
+    id.clear();
+  });
+  for (const std::string& old : ids) abort(old);
+}
+
+void Upload::append(std::span<const std::byte> bytes) {
+  const auto most = size_t(store_->tuning().part_bytes);
+  while (!bytes.empty()) {
+    if (part_.empty()) part_.reserve(most);
+    const size_t count = std::min(most - part_.size(), bytes.size());
+    part_.insert(part_.end(), bytes.begin(), bytes.begin() + ptrdiff_t(count));
+    bytes = bytes.subspan(count);
+    size_ += count;
+    if (part_.size() == most) send_part();
+  }
+}
+
+void Upload::begin() {
+  HttpCall call = call_of("POST", "?uploads=");
+  set_body(call.request, bytes_of_text(""));
+  const HttpReply reply = store_->calls().call(call);
+  require_good(call, reply, "write the object");
+  id_ = xml_value(text_of(reply), "InitiateMultipartUploadResult/UploadId", name_);
+  if (id_.empty())
+    fail(ErrorKind::kRun, "the store begins no upload in parts", name_,
+         "Check the endpoint: it must be that of an S3 service");
+  threads_.emplace(kUploads, "upload");
+}
+
+void Upload::send_part() {
+  if (id_.empty()) begin();
+  wait_for_parts(kUploads - 1);
+  size_t number = 0;
+  {
+    const MutexLock lock(mutex_);
+    number = etags_.size() + 1;
+    if (number <= kMostParts) etags_.emplace_back();
+    ++sending_;
+  }
+  if (number > kMostParts)
+    fail(ErrorKind::kRun,
+         "the object has more than 10,000 parts of " +
+             std::to_string(store_->tuning().part_bytes >> 20) + " MiB",
+         name_, "Write several, as of split:held,1/2,SOURCE and split:train,1/2,SOURCE");
+  const Bytes bytes = std::make_shared<std::vector<std::byte>>(std::exchange(part_, {}));
+  threads_->submit([this, number, bytes, cancel = cancel_test()] {
+    const CancelScope scope([&] { return ending_.load() || (cancel && cancel()); });
+    std::exception_ptr failure;
+    try {
+      put_part(number, bytes);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    const MutexLock lock(mutex_);
+    --sending_;
+    if (failure && !failure_) failure_ = failure;
+    progress_.notify_all();
+  });
+}
+
+void Upload::put_part(size_t number, const Bytes& bytes) {
+  HttpCall call =
+      call_of("PUT", "?partNumber=" + std::to_string(number) + "&uploadId=" + encode_query(id_));
+  set_body(call.request, bytes);
+  const HttpReply reply = store_->calls().call(call);
+  require_good(call, reply, "write the object");
+  const std::string etag = reply.header("etag");
+  if (etag.empty())
+    fail(ErrorKind::kRun, "the store acknowledges a part without an ETag", name_,
+         "Check the endpoint: it must be that of an S3 service");
+  const MutexLock lock(mutex_);
+  etags_[number - 1] = etag;
+}
+
+// Until at most that many are being sent.
+void Upload::wait_for_parts(size_t most) {
+  MutexLock lock(mutex_);
+  while (!failure_ && sending_ > most) {
+    if (is_cancelled()) fail_cancelled(name_);
+    progress_.wait_until(lock, std::chrono::steady_clock::now() + kCancelLook);
+  }
+  if (failure_) std::rethrow_exception(failure_);
+}
+
+void Upload::close() {
+  if (id_.empty()) {
+    HttpCall call = call_of("PUT", "");
+    set_body(call.request, std::make_shared<std::vector<std::byte>>(std::exchange(part_, {})));
+    require_good(call, store_->calls().call(call), "write the object");
+  } else {
+    if (!part_.empty()) send_part();
+    wait_for_parts(0);
+    complete();
+    is_closed_ = true;
+    remove_leftovers();  // of an attempt to begin whose reply was lost
+  }
+  is_closed_ = true;
+}
+
+void Upload::complete() {
+  HttpCall call = call_of("POST", "?uploadId=" + encode_query(id_));
+  std::string body = "<CompleteMultipartUpload>";
+  {
+    const MutexLock lock(mutex_);
+    for (size_t i = 0; i < etags_.size(); ++i)
+      body += "<Part><PartNumber>" + std::to_string(i + 1) + "</PartNumber><ETag>" +
+              xml_escaped(etags_[i]) + "</ETag></Part>";
+  }
+  set_body(call.request, bytes_of_text(body + "</CompleteMultipartUpload>"));
+  call.request.stall_s = kCompleteStall;
+  std::string problem;
+  for (int i = 0; i < kMostCompletes; ++i) {
+    const HttpReply reply = store_->calls().call(call);
+    // An attempt whose reply was lost has completed it.
+    if (reply.status == 404 && size_there() == size_) return;
+    require_good(call, reply, "write the object");
+    // A store that began its reply before it was done reports a failure in it.
+    const std::string text = text_of(reply);
+    bool is_done = false;
+    problem.clear();
+    read_xml(text, name_, [&](std::string_view path, std::string& value) {
+      if (path == "CompleteMultipartUploadResult") is_done = true;
+      if (path == "Error/Code") problem = printable(value);
+    });
+    if (is_done) return;
+  }
+  fail(ErrorKind::kRun, "the store does not complete the upload: " + problem, name_,
+       "Run it again");
+}
+
+void Upload::abort(const std::string& id) {
+  const CancelScope scope({});  // a cancelled thread too leaves no parts
+  HttpCall call = call_of("DELETE", "?uploadId=" + encode_query(id));
+  call.request.timeout_s = kAbortSeconds;
+  try {
+    const HttpReply reply = store_->calls().call(call);
+    if (reply.status != 404) require_good(call, reply, "remove the parts of an upload");
+  } catch (const Error& error) {
+    print_warning(std::string(error.what()) +
+                  ". Parts of it may remain: running the command again removes them");
+  }
+}
+
+}  // namespace saturate

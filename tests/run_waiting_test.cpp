@@ -1,0 +1,55 @@
+// A run whose next batch does not come ends when it is asked to.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "base/cancel.h"
+#include "base/printable.h"
+#include "run/checkpoint.h"
+#include "saturate/data/dataset.h"
+#include "saturate/data/error.h"
+#include "tests/data_testing.h"
+#include "tests/trainer_testing.h"
+
+namespace saturate {
+namespace {
+
+// Delivers some reads; then they wait, as for a store that does not answer.
+class Hanging : public Dataset {
+ public:
+  explicit Hanging(int reads) : left_(reads) {}
+  size_t size() const override { return images_->size(); }
+  const std::vector<std::string>& classes() const override { return images_->classes(); }
+  void read(size_t index, Sample& out) const override {
+    if (left_-- <= 0) {
+      hangs = true;
+      while (!is_cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      fail_cancelled("far away");
+    }
+    images_->read(index, out);
+  }
+  mutable std::atomic<bool> hangs{false};
+
+ private:
+  const std::unique_ptr<Dataset> images_ = open_dataset(testing::env(), "synth:size=16,count=100");
+  mutable std::atomic<int> left_;
+};
+
+TEST(WaitingRun, EndsAndSavesWhenItIsStopped) {
+  const testing::TempDir dir;
+  TrainerOptions options = testing::saving_options(dir / "run");
+  const auto data = std::make_shared<Hanging>(60 + 1);  // two batches, and what set-up reads
+  options.dataset = data;
+  options.should_stop = [&] { return data->hangs.load(); };
+  Trainer trainer(testing::env(), testing::small_recipe(), options);
+  const TrainResult result = trainer.run();
+  EXPECT_EQ(result.end, RunEnd::kInterrupted);
+  EXPECT_LE(result.steps, 2);
+  EXPECT_EQ(find_checkpoint(testing::env(), dir / "run", print_warning).position.step,
+            result.steps);
+}
+
+}  // namespace
+}  // namespace saturate

@@ -1,0 +1,79 @@
+// The loader as a process that is killed: tests/store_kill_test.py runs this "test", ends it at
+// any moment and starts it again elsewhere in the epoch.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+
+#include "base/checksum.h"
+#include "data/export.h"
+#include "saturate/data/input.h"
+#include "saturate/data/loader.h"
+#include "tests/data_testing.h"
+
+namespace saturate {
+namespace {
+
+// SATURATE_LOADER: "URI CACHE THREADS RANK WORLD SHUFFLE FIRST EPOCHS". Prints a line for each
+// batch from global batch FIRST on, counted over all epochs: "BATCH INDEX:LABEL:CRC ...".
+TEST(StoreProgram, PrintsItsBatches) {
+  const char* const given = std::getenv("SATURATE_LOADER");
+  if (!given) GTEST_SKIP() << "tests/store_kill_test.py runs it";
+  std::istringstream words(given);
+  std::string uri, cache;
+  LoaderOptions options;
+  int shuffle = 0;
+  size_t first = 0, epochs = 0;
+  words >> uri >> cache >> options.threads >> options.shard.rank >> options.shard.world >>
+      shuffle >> first >> epochs;
+  ASSERT_TRUE(words) << given;
+  DataOptions data;
+  data.store.cache_dir = cache == "-" ? "" : cache;
+  data.cache.gb = 1;
+  const auto dataset = open_input(testing::env(), uri, data);
+  options.batch = 12;
+  options.prefetch = 3;
+  options.seed = 9;
+  options.shuffle = {ShuffleMode(shuffle), 4};
+  options.type = PixelType::kUint8;
+  AugmentOptions augment;
+  augment.size = 8;
+  augment.crop = CropKind::kRandomResized;
+  Loader loader(*dataset, options, augment);
+  for (size_t epoch = first / loader.batches(); epoch < epochs; ++epoch) {
+    const size_t begin = epoch == first / loader.batches() ? first % loader.batches() : 0;
+    loader.start_epoch(uint32_t(epoch), begin);
+    for (Batch batch; loader.next(batch);) {
+      std::string line = "batch " + std::to_string(epoch * loader.batches() + batch.place);
+      for (size_t i = 0; i < batch.count(); ++i) {
+        constexpr size_t kBytes = 8 * 8 * 3;
+        const uint32_t crc = checksum_of({batch.pixels.get() + i * kBytes, kBytes});
+        line += " " + std::to_string(batch.samples[i].index) + ":" +
+                std::to_string(batch.samples[i].label) + ":" + std::to_string(crc);
+      }
+      std::puts(line.c_str());
+      std::fflush(stdout);
+    }
+  }
+}
+
+// SATURATE_STORE_FILES: a folder for images/, a.shard, 0.tar and 1.tar, all of the same samples.
+TEST(StoreProgram, WritesTheFiles) {
+  const char* const folder = std::getenv("SATURATE_STORE_FILES");
+  const char* const samples = std::getenv("SATURATE_STORE_SAMPLES");
+  if (!folder || !samples) GTEST_SKIP() << "tests/store_kill_test.py runs it";
+  const std::string root = folder, images = root + "/images";
+  testing::write_folder_dataset(images, std::atoi(samples));
+  PackOptions options;
+  options.out = "shard:" + root + "/a.shard";
+  pack_dataset(testing::env(), *open_dataset(testing::env(), "folder:" + images), options);
+  for (const std::string part : {"train", "held"}) {
+    options.out = "tar:" + root + (part == "held" ? "/1.tar" : "/0.tar");
+    const std::string source = "split:" + part + ",1/3,folder:" + images;
+    pack_dataset(testing::env(), *open_dataset(testing::env(), source), options);
+  }
+}
+
+}  // namespace
+}  // namespace saturate

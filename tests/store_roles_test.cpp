@@ -1,0 +1,228 @@
+// Credentials of services: web identities, containers and machines.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <ctime>
+#include <thread>
+
+#include "base/wall_clock.h"
+#include "store/object_store.h"
+#include "tests/bucket_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::env;
+using testing::error_of;
+using testing::HttpAnswer;
+using testing::HttpAsk;
+using testing::noise_text;
+using testing::quick_tuning;
+using testing::ScopedVariable;
+using testing::StoreServer;
+using testing::TempDir;
+
+std::string utc_after(int seconds) {
+  const time_t when = time(nullptr) + seconds;
+  tm parts{};
+  gmtime_r(&when, &parts);
+  char text[40];
+  strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+class StoreRoles : public ::testing::Test {
+ protected:
+  StoreRoles() {
+    objects.put("/bucket/a", text);
+    testing::write_file(token_file, "web-token/+=\n");
+    services.tamper([this](const HttpAsk& ask, HttpAnswer& answer) { serve(ask, answer); });
+  }
+
+  // All services hand out ROLE1, ROLE2 and so on.
+  void serve(const HttpAsk& ask, HttpAnswer& answer) {
+    answer = {200, {}, ""};
+    if (fails) {
+      answer = {400,
+                {},
+                "<ErrorResponse><Error><Code>InvalidIdentityToken</Code></Error></ErrorResponse>"};
+      return;
+    }
+    if (ask.path.ends_with("/token")) {
+      answer.body = "imds-token";
+      return;
+    }
+    if (ask.path.ends_with("/security-credentials/")) {
+      answer.body = "the-role";
+      return;
+    }
+    const std::string name = "ROLE" + std::to_string(++count),
+                      until = utc_after(count == 1 ? first_lasts_s.load() : 3'600);
+    if (!ask.body.empty())
+      answer.body =
+          "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>"
+          "<AccessKeyId>" +
+          name +
+          "</AccessKeyId><SecretAccessKey>SECRETSECRET</SecretAccessKey>"
+          "<SessionToken>TOKEN-" +
+          name + "</SessionToken><Expiration>" + until +
+          "</Expiration></Credentials></AssumeRoleWithWebIdentityResult>"
+          "</AssumeRoleWithWebIdentityResponse>";
+    else
+      answer.body = "{\"Code\": \"Success\", \"AccessKeyId\": \"" + name +
+                    "\", \"SecretAccessKey\": \"SECRETSECRET\", \"Token\": \"TOKEN-" + name +
+                    "\", \"Expiration\": \"" + until + "\"}";
+  }
+  // Reads a range, and returns the key that its request was signed with; "" if it was not.
+  std::string key_of_read(ObjectStore& store, const ObjectStore::ObjectPtr& object, uint64_t at) {
+    std::vector<std::byte> out(100);
+    store.read(object, at, out);
+    EXPECT_EQ(testing::to_text(out), text.substr(at, 100));
+    const std::string head = objects.asks().back().head;
+    const size_t begin = head.find("Credential=");
+    return begin == std::string::npos ? ""
+                                      : head.substr(begin + 11, head.find('/', begin) - begin - 11);
+  }
+  std::string key_of_first_read() {
+    ObjectStore store(env(), {}, quick_tuning());
+    return key_of_read(store, store.open("s3://bucket/a"), 50'000);
+  }
+
+  TempDir home;
+  const std::string token_file = home / "token";
+  const std::string text = noise_text(100'000);
+  std::atomic<int> count{0}, first_lasts_s{3'600};
+  std::atomic<bool> fails{false};
+  StoreServer services, objects;  // their threads use the above
+  const testing::BucketVariables variables{home.path(), objects.url("")};
+  const ScopedVariable others[7] = {{"AWS_ACCESS_KEY_ID", nullptr},
+                                    {"AWS_SECRET_ACCESS_KEY", nullptr},
+                                    {"AWS_ENDPOINT_URL_STS", services.url("/sts").c_str()},
+                                    {"AWS_ROLE_ARN", nullptr},
+                                    {"AWS_CONTAINER_CREDENTIALS_FULL_URI", nullptr},
+                                    {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", nullptr},
+                                    {"AWS_EC2_METADATA_DISABLED", "true"}};
+};
+
+class StoreWebIdentity : public StoreRoles {
+ protected:
+  const ScopedVariable token{"AWS_WEB_IDENTITY_TOKEN_FILE", token_file.c_str()};
+  const ScopedVariable role{"AWS_ROLE_ARN", "arn:aws:iam::1:role/r"};
+};
+
+TEST_F(StoreWebIdentity, AssumesTheRoleOnce) {
+  ObjectStore store(env(), {}, quick_tuning());
+  const auto object = store.open("s3://bucket/a");
+  for (uint64_t at = 10'000; at < 15'000; at += 1'000)
+    EXPECT_EQ(key_of_read(store, object, at), "ROLE1");
+  ASSERT_EQ(services.asks().size(), 1u);
+  EXPECT_EQ(services.asks()[0].body,
+            "Action=AssumeRoleWithWebIdentity&Version=2011-06-15&RoleArn=arn%3Aaws%3Aiam%3A%3A1%3A"
+            "role%2Fr&RoleSessionName=saturate&WebIdentityToken=web-token%2F%2B%3D");
+  EXPECT_EQ(services.asks()[0].head.find("Authorization"), std::string::npos);
+  EXPECT_NE(objects.asks()[0].head.find("TOKEN-ROLE1"), std::string::npos);
+}
+
+TEST_F(StoreWebIdentity, KeysOfTheEnvironmentComeFirst) {
+  const ScopedVariable key("AWS_ACCESS_KEY_ID", "OWN"), secret("AWS_SECRET_ACCESS_KEY", "s");
+  EXPECT_EQ(key_of_first_read(), "OWN");
+  EXPECT_EQ(services.asks().size(), 0u);
+}
+
+// Five minutes before they expire; until the others are there the old ones are used.
+TEST_F(StoreWebIdentity, AreRenewedBeforeTheyExpire) {
+  first_lasts_s = 200;
+  ObjectStore store(env(), {}, quick_tuning());
+  const auto object = store.open("s3://bucket/a");
+  std::string key;
+  EXPECT_TRUE(testing::wait_for([&] {
+    key = key_of_read(store, object, 20'000);
+    return key != "ROLE1";
+  }));
+  EXPECT_EQ(key, "ROLE2");
+  EXPECT_EQ(key_of_read(store, object, 30'000), "ROLE2");
+  EXPECT_EQ(services.asks().size(), 2u);
+}
+
+TEST_F(StoreWebIdentity, AreReplacedWhenTheStoreSaysThatTheyHaveExpired) {
+  ObjectStore store(env(), {}, quick_tuning());
+  const auto object = store.open("s3://bucket/a");
+  objects.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    if (ask.head.find("TOKEN-ROLE1") != std::string::npos)
+      answer = {400, {}, "<Error><Code>ExpiredToken</Code></Error>"};
+  });
+  EXPECT_EQ(key_of_read(store, object, 20'000), "ROLE2");
+  // All of them have: an error, and no endless exchange.
+  objects.tamper([](const HttpAsk&, HttpAnswer& answer) {
+    answer = {400, {}, "<Error><Code>ExpiredToken</Code></Error>"};
+  });
+  const Error error = error_of([&] { key_of_read(store, object, 30'000); });
+  EXPECT_NE(error.reason().find("expired"), std::string::npos) << error.what();
+  EXPECT_LE(services.asks().size(), 5u);
+}
+
+TEST_F(StoreWebIdentity, ARefusalIsAnErrorWithoutSecrets) {
+  fails = true;
+  const Error error = error_of([&] { key_of_first_read(); });
+  EXPECT_NE(error.reason().find("InvalidIdentityToken"), std::string::npos) << error.what();
+  EXPECT_NE(error.where().find(token_file), std::string::npos);
+  EXPECT_EQ(std::string(error.what()).find("web-token"), std::string::npos);
+  EXPECT_EQ(objects.asks().size(), 0u) << "nothing is asked for without a signature";
+  fails = false;
+  EXPECT_EQ(key_of_first_read(), "ROLE1");
+}
+
+TEST_F(StoreWebIdentity, RepliesWithoutCredentialsAreErrors) {
+  for (const std::string body :
+       {"", "<x/>", "{}", "<AssumeRoleWithWebIdentityResponse/>",
+        "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>"
+        "<AccessKeyId>a&#10;X-Evil: "
+        "1</AccessKeyId><SecretAccessKey>s</SecretAccessKey></Credentials>"
+        "</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"}) {
+    services.tamper([body](const HttpAsk&, HttpAnswer& answer) { answer = {200, {}, body}; });
+    EXPECT_EQ(error_of([&] { key_of_first_read(); }).kind(), ErrorKind::kRun) << body;
+  }
+  first_lasts_s = -10;
+  services.tamper([this](const HttpAsk& ask, HttpAnswer& answer) { serve(ask, answer); });
+  EXPECT_NE(error_of([&] { key_of_first_read(); }).remedy().find("clock"), std::string::npos);
+}
+
+TEST_F(StoreWebIdentity, AnEmptyOrMissingTokenIsAnError) {
+  testing::write_file(token_file, "\n");
+  EXPECT_EQ(error_of([&] { key_of_first_read(); }).where(), token_file);
+  std::filesystem::remove(token_file);
+  error_of([&] { key_of_first_read(); });
+  const ScopedVariable none("AWS_ROLE_ARN", nullptr);
+  EXPECT_EQ(error_of([&] { key_of_first_read(); }).kind(), ErrorKind::kUsage);
+}
+
+TEST_F(StoreRoles, OfAContainer) {
+  const ScopedVariable url("AWS_CONTAINER_CREDENTIALS_FULL_URI", services.url("/creds").c_str());
+  const ScopedVariable token("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token_file.c_str());
+  EXPECT_EQ(key_of_first_read(), "ROLE1");
+  EXPECT_NE(services.asks()[0].head.find("Authorization: web-token/+="), std::string::npos);
+  for (const char* other :
+       {"http://example.com/x", "ftp://127.0.0.1/x", "http://127.0.0.1.evil/"}) {
+    const ScopedVariable bad("AWS_CONTAINER_CREDENTIALS_FULL_URI", other);
+    EXPECT_EQ(error_of([&] { key_of_first_read(); }).kind(), ErrorKind::kUsage) << other;
+  }
+}
+
+TEST_F(StoreRoles, OfAMachine) {
+  const ScopedVariable on("AWS_EC2_METADATA_DISABLED", nullptr);
+  const ScopedVariable url("AWS_EC2_METADATA_SERVICE_ENDPOINT", services.url("").c_str());
+  EXPECT_EQ(key_of_first_read(), "ROLE1");
+  const auto asks = services.asks();
+  ASSERT_EQ(asks.size(), 3u);
+  EXPECT_EQ(testing::method_of(asks[0]), "PUT");
+  EXPECT_NE(asks[2].head.find("X-aws-ec2-metadata-token: imds-token"), std::string::npos);
+  EXPECT_TRUE(asks[2].path.ends_with("/the-role"));
+  // A machine without a role: requests are not signed.
+  services.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    answer = {ask.path.ends_with("/token") ? 200 : 404, {}, "t"};
+  });
+  EXPECT_EQ(key_of_first_read(), "");
+}
+
+}  // namespace
+}  // namespace saturate

@@ -1,0 +1,213 @@
+// Objects written by data pack: in parts, whole or not at all.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/cancel.h"
+#include "data/export.h"
+#include "store/store_env.h"
+#include "store/upload.h"
+#include "tests/bucket_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::env;
+using testing::error_of;
+using testing::FakeBucket;
+using testing::HttpAnswer;
+using testing::HttpAsk;
+using testing::method_of;
+using testing::noise_text;
+using testing::parameter;
+using testing::ScopedVariable;
+using testing::StoreServer;
+using testing::TempDir;
+
+constexpr uint64_t kPart = 1'000;  // bytes
+
+class StoreUpload : public ::testing::Test {
+ protected:
+  static StoreTuning tuning() {
+    StoreTuning small = testing::quick_tuning();
+    small.part_bytes = kPart;
+    return small;
+  }
+  std::shared_ptr<ObjectStore> make_store(double timeout_s = 300) {
+    StoreOptions options;
+    options.timeout_s = timeout_s;
+    return std::make_shared<ObjectStore>(env(), options, tuning());
+  }
+  void write(const std::string& text, double timeout_s = 300) {
+    Upload upload(make_store(timeout_s), "s3://bucket/a/b c");
+    // In pieces that are no parts.
+    const auto bytes = std::as_bytes(std::span(text));
+    for (size_t at = 0; at < bytes.size(); at += 300)
+      upload.append(bytes.subspan(at, std::min<size_t>(300, bytes.size() - at)));
+    upload.close();
+  }
+  bool is_there() const { return bucket.objects().contains("a/b c"); }
+  static bool is_part(const HttpAsk& ask) { return parameter(ask, "partNumber") != "-"; }
+
+  TempDir folder;
+  FakeBucket bucket;
+  StoreServer& server = bucket.server;
+  const testing::BucketVariables variables{folder.path(), server.url("")};
+};
+
+TEST_F(StoreUpload, BytesOfAnySizeArrive) {
+  for (const size_t size : {0, 1, 999, 1'000, 1'001, 2'000, 12'345}) {
+    bucket.clear();
+    const std::string text = noise_text(size);
+    write(text);
+    EXPECT_EQ(bucket.objects()["a/b c"], text) << size;
+    EXPECT_EQ(bucket.uploads(), 0u);
+  }
+}
+
+TEST_F(StoreUpload, RequestsAreSignedWithTheirBodies) {
+  write(noise_text(3 * kPart));
+  size_t parts = 0;
+  for (const HttpAsk& ask : server.asks()) {
+    EXPECT_NE(ask.head.find("AWS4-HMAC-SHA256 Credential=KEYKEY/"), std::string::npos);
+    EXPECT_EQ(ask.head.find("SECRET"), std::string::npos);
+    parts += is_part(ask);
+  }
+  EXPECT_EQ(parts, 3u);
+}
+
+TEST_F(StoreUpload, APassingFaultOfEachRequestIsTriedAgain) {
+  const std::string text = noise_text(20 * kPart);
+  bucket.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    if (ask.number % 3 == 0) answer = {503, {}, "<Error><Code>SlowDown</Code></Error>"};
+    if (ask.number % 7 == 1) answer.reset = true;
+  });
+  write(text);
+  EXPECT_EQ(bucket.objects()["a/b c"], text);
+  EXPECT_EQ(bucket.uploads(), 0u) << "those whose replies were lost are removed";
+}
+
+TEST_F(StoreUpload, AFailureInTheReplyOfCompletionIsTriedAgain) {
+  int count = 0;
+  bucket.tamper([&](const HttpAsk& ask, HttpAnswer& answer) {
+    const bool completes = method_of(ask) == "POST" && parameter(ask, "uploads") == "-";
+    // The object is there, and the reply says otherwise: the next attempt finds no upload.
+    if (completes && count++ == 0) answer.body = "<Error><Code>InternalError</Code></Error>";
+  });
+  write(noise_text(3 * kPart));
+  EXPECT_TRUE(is_there());
+  EXPECT_EQ(count, 2);
+}
+
+TEST_F(StoreUpload, AnExistingObjectIsNotReplaced) {
+  bucket.put("a/b c", "old");
+  EXPECT_EQ(error_of([&] { write("new"); }).kind(), ErrorKind::kUsage);
+  EXPECT_EQ(bucket.objects()["a/b c"], "old");
+}
+
+TEST_F(StoreUpload, WhatIsNotClosedLeavesNothing) {
+  {
+    Upload upload(make_store(), "s3://bucket/a/b c");
+    const std::string text = noise_text(5 * kPart);
+    upload.append(std::as_bytes(std::span(text)));
+    EXPECT_EQ(bucket.uploads(), 1u);
+  }
+  EXPECT_EQ(bucket.uploads(), 0u);
+  EXPECT_FALSE(is_there());
+}
+
+TEST_F(StoreUpload, ALastingFaultIsAnErrorThatLeavesNoParts) {
+  bucket.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    if (parameter(ask, "partNumber") == "2") answer = {503, {}, ""};
+  });
+  EXPECT_EQ(error_of([&] { write(noise_text(9 * kPart), 0.05); }).kind(), ErrorKind::kRun);
+  EXPECT_EQ(bucket.uploads(), 0u);
+  EXPECT_FALSE(is_there());
+  bucket.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    if (is_part(ask)) answer.headers.erase("ETag");
+  });
+  EXPECT_NE(error_of([&] { write(noise_text(9 * kPart)); }).reason().find("ETag"),
+            std::string::npos);
+  EXPECT_EQ(bucket.uploads(), 0u);
+}
+
+TEST_F(StoreUpload, ACancelledUploadLeavesNoParts) {
+  std::atomic<bool> asked{false};
+  bucket.tamper([&](const HttpAsk& ask, HttpAnswer& answer) {
+    if (!is_part(ask)) return;
+    asked = true;
+    answer = {503, {}, ""};
+  });
+  const CancelScope scope([&] { return asked.load(); });
+  const Error error = error_of([&] { write(noise_text(50 * kPart), 86'400); });
+  EXPECT_NE(error.reason().find("cancelled"), std::string::npos) << error.what();
+  EXPECT_EQ(bucket.uploads(), 0u);
+  EXPECT_FALSE(is_there());
+}
+
+// As a process that was killed leaves them.
+TEST_F(StoreUpload, PartsOfAnEarlierProcessAreRemoved) {
+  bucket.begin_upload("a/b c");
+  bucket.begin_upload("a/b c2");
+  write(noise_text(3 * kPart));
+  EXPECT_TRUE(is_there());
+  EXPECT_EQ(bucket.uploads(), 1u) << "that of another object stays";
+}
+
+TEST_F(StoreUpload, WhatCannotBeWrittenIsAnErrorOfUsage) {
+  StoreEnv with_store(env(), make_store());
+  for (const std::string& url :
+       {server.url("/x"), std::string("s3://bucket/folder/"), std::string("s3://bucket")})
+    EXPECT_EQ(error_of([&] { with_store.open_writable(url); }).kind(), ErrorKind::kUsage) << url;
+  EXPECT_EQ(error_of([&] { with_store.open_appendable("s3://bucket/x"); }).kind(),
+            ErrorKind::kUsage);
+}
+
+class StorePack : public StoreUpload {
+ protected:
+  StorePack() {
+    testing::write_folder_dataset(folder / "images", 30);
+    images = open_dataset(env(), "folder:" + (folder / "images"));
+  }
+  PackReport pack(const std::string& out, bool verify = false) {
+    StoreEnv with_store(env(), make_store());
+    PackOptions options;
+    options.out = out;
+    options.threads = 2;
+    options.verify = verify;
+    return pack_dataset(with_store, *images, options);
+  }
+  std::unique_ptr<Dataset> images;
+};
+
+TEST_F(StorePack, WritesTheBytesOfALocalFile) {
+  for (const std::string scheme : {"shard", "tar"}) {
+    pack(scheme + ":" + (folder / scheme));
+    EXPECT_EQ(pack(scheme + ":s3://bucket/out/" + scheme).samples, 30u);
+    EXPECT_EQ(bucket.objects()["out/" + scheme], testing::read_text(folder / scheme));
+  }
+  EXPECT_EQ(error_of([&] { pack("lmdb:s3://bucket/out"); }).kind(), ErrorKind::kUsage);
+}
+
+TEST_F(StorePack, VerifyingReadsTheObjectBack) {
+  pack("shard:s3://bucket/good", true);
+  // The store damages what it keeps: a byte of the first sample.
+  bucket.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    if (answer.status == 206 && ask.first <= 4'200 && 4'200 <= ask.last)
+      answer.body[4'200 - ask.first] ^= 1;
+  });
+  pack("shard:s3://bucket/unread", false);
+  EXPECT_NE(error_of([&] { pack("shard:s3://bucket/bad", true); }).what(), nullptr);
+}
+
+TEST_F(StorePack, AFailingSourceLeavesNothing) {
+  testing::write_file(folder / "images/odd/00001.jpg", "");
+  std::filesystem::remove(folder / "images/odd/00003.jpg");
+  error_of([&] { pack("shard:s3://bucket/out"); });
+  EXPECT_TRUE(bucket.objects().empty());
+  EXPECT_EQ(bucket.uploads(), 0u);
+}
+
+}  // namespace
+}  // namespace saturate
