@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "run/setup.h"
 #include "run/trainer_state.h"
 
 namespace saturate {
@@ -47,6 +48,11 @@ void release_batch(Trainer& trainer) {
   auto& state = MeasuredTrainer::state(trainer);
   state.learner.set_switches();
   state.input.release(state.position);
+}
+
+ModelInput model_input_of(Trainer& trainer) {
+  auto& state = MeasuredTrainer::state(trainer);
+  return model_input(state.run.env, state.run.recipe, state.input.data().tensors());
 }
 
 double time_evaluation(Trainer& trainer, double seconds) {

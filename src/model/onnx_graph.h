@@ -36,7 +36,7 @@ class OnnxGraph {
   [[noreturn]] void fail_export(const std::string& what, const std::string& remedy) const;
   [[noreturn]] void unsupported(const std::string& what) const;
 
-  void set_input(const BothTensors& images);
+  void set_input(const BothTensors& images, const std::string& name);
   void set(const at::Tensor& tensor, const std::string& name) {
     named_.insert_or_assign(tensor.unsafeGetTensorImpl(), Named{tensor, name});
   }

@@ -134,14 +134,14 @@ class ToySeg : public torch::nn::Module {
 
 }  // namespace
 
-std::unique_ptr<Model> make_unet(const ModelOptions& options, const ImageShape& shape) {
-  require_multiple(options, shape, 1 << (UNet::kLevels - 1));
-  return make_module_model<UNet>(options.width, shape.classes);
+std::unique_ptr<Model> make_unet(const ModelOptions& options, const ModelInput& input) {
+  require_multiple(options, input, 1 << (UNet::kLevels - 1));
+  return make_module_model<UNet>(options.width, input.outputs);
 }
 
-std::unique_ptr<Model> make_toy_seg(const ModelOptions& options, const ImageShape& shape) {
-  require_multiple(options, shape, 1 << ToySeg::kHalvings);
-  return make_module_model<ToySeg>(scaled(16, options.width), shape.classes);
+std::unique_ptr<Model> make_toy_seg(const ModelOptions& options, const ModelInput& input) {
+  require_multiple(options, input, 1 << ToySeg::kHalvings);
+  return make_module_model<ToySeg>(scaled(16, options.width), input.outputs);
 }
 
 }  // namespace saturate

@@ -1,7 +1,6 @@
 // TorchScript: a user's Python model, saved by torch.jit.script() or torch.jit.trace(), and trained
 // here without Python; and any model as a program for Python.
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/frontend/tracer.h>
@@ -70,23 +69,27 @@ std::string shape_of(const at::Tensor& tensor) {
   return "[" + text + "]";
 }
 
-// Tests the model on two black images, in evaluation and in training, and leaves it unchanged.
-void require_logits(ScriptedModel& model, const ImageShape& shape, const std::string& path) {
+// Tests the model on two samples of zeros, in evaluation and in training, and leaves it unchanged.
+void require_logits(ScriptedModel& model, const ModelInput& input, const std::string& path) {
   const at::NoGradGuard no_grad;
+  const std::string name = input.is_images() ? "images" : "tensors";
   std::vector<at::Tensor> before;
   for (const auto& buffer : model.buffers()) before.push_back(buffer.tensor.clone());
+  const at::Tensor samples = input.zeros(2);
   for (const bool training : {false, true}) {
     model.set_training(training);
     at::Tensor logits;
     try {
-      logits = model.forward(at::zeros({2, 3, shape.size, shape.size}));
+      logits = model.forward(samples.clone());
     } catch (const std::exception& error) {
-      fail_script("it fails on images [2, 3, " + std::to_string(shape.size) + ", " +
-                      std::to_string(shape.size) + "]: " + reason_of(error),
-                  path);
+      fail_script("it fails on " + name + " " + shape_of(samples) + ": " + reason_of(error), path);
     }
-    if (logits.sizes() != at::IntArrayRef{2, shape.classes} || !logits.is_floating_point())
-      fail_script("for 2 images and " + std::to_string(shape.classes) + " classes it gives " +
+    // The task checks the outputs for tensors.
+    const bool fits = input.is_images() ? logits.sizes() == at::IntArrayRef{2, input.outputs}
+                                        : logits.dim() > 0 && logits.size(0) == 2;
+    if (!fits || !logits.is_floating_point())
+      fail_script("for 2 " + name + " and " + std::to_string(input.outputs) +
+                      (input.is_images() ? " classes" : " outputs") + " it gives " +
                       shape_of(logits) + " of type " + c10::toString(logits.scalar_type()),
                   path);
   }
@@ -138,18 +141,18 @@ class Tree {
 };
 
 // The evaluation forward, traced, over the model's tensors.
-torch::jit::Module traced(Model& model, int size) {
+torch::jit::Module traced(Model& model, const ModelInput& input) {
   Tree tree;
   for (const auto& named : model.parameters()) tree.add(named, /*is_buffer=*/false);
   for (const auto& named : model.buffers()) tree.add(named, /*is_buffer=*/true);
-  // Two images: with one, the tracer might record the batch size as a constant.
+  // Two samples: with one, the tracer might record the batch size as a constant.
   const auto [state, logits] = torch::jit::tracer::trace(
-      {at::zeros({2, 3, size, size})},
+      {input.zeros(2)},
       [&](torch::jit::Stack inputs) {
         return torch::jit::Stack{model.forward(inputs.at(0).toTensor())};
       },
       [](const at::Tensor&) { return std::string(); }, /*strict=*/true, /*force_outplace=*/false,
-      &tree.root, {"images"});
+      &tree.root, {input.is_images() ? "images" : "input"});
   const auto unit = tree.root._ivalue()->compilation_unit();
   tree.root.type()->addMethod(unit->create_function(
       c10::QualifiedName(*tree.root.type()->name(), "forward"), state->graph));
@@ -158,28 +161,28 @@ torch::jit::Module traced(Model& model, int size) {
 
 }  // namespace
 
-std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const ImageShape& shape) {
-  auto model = std::make_unique<ScriptedModel>(load(shape.env, options.file));
+std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const ModelInput& input) {
+  auto model = std::make_unique<ScriptedModel>(load(input.env, options.file));
   bool trainable = false;
   for (const auto& parameter : model->parameters())
     trainable = trainable || parameter.tensor.requires_grad();
   if (!trainable)
     fail_script("it has no parameters to train, as after torch.jit.freeze()", options.file);
-  require_logits(*model, shape, options.file);
+  require_logits(*model, input, options.file);
   return model;
 }
 
-torch::jit::Module evaluation_program(Model& model, int size) {
+torch::jit::Module evaluation_program(Model& model, const ModelInput& input) {
   const at::NoGradGuard no_grad;
   model.set_training(false);
-  // Tracing a program would fix its branches and sizes for these images.
+  // Tracing a program would fix its branches and sizes for these samples.
   const torch::jit::Module* own = model.facets().program;
-  return own ? *own : traced(model, size);
+  return own ? *own : traced(model, input);
 }
 
-void export_torchscript(Env& env, const std::string& path, Model& model, int size) {
+void export_torchscript(Env& env, const std::string& path, Model& model, const ModelInput& input) {
   std::ostringstream out;
-  evaluation_program(model, size).save(out);
+  evaluation_program(model, input).save(out);
   write_atomically(env, path, out.str());
 }
 

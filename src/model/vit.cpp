@@ -148,20 +148,20 @@ class VisionTransformer : public Chain {  // [N, 3, size, size] to [N, classes]
 };
 
 std::unique_ptr<Model> make_vit(int64_t heads, const ModelOptions& options,
-                                const ImageShape& shape) {
-  require_multiple(options, shape, kPatch);
+                                const ModelInput& input) {
+  require_multiple(options, input, kPatch);
   return make_module_model<VisionTransformer>(scaled(heads, options.width), options.attention,
-                                              shape.size, shape.classes);
+                                              input.size, input.outputs);
 }
 
 }  // namespace
 
-std::unique_ptr<Model> make_vit_tiny(const ModelOptions& options, const ImageShape& shape) {
-  return make_vit(3, options, shape);
+std::unique_ptr<Model> make_vit_tiny(const ModelOptions& options, const ModelInput& input) {
+  return make_vit(3, options, input);
 }
 
-std::unique_ptr<Model> make_vit_b_16(const ModelOptions& options, const ImageShape& shape) {
-  return make_vit(12, options, shape);
+std::unique_ptr<Model> make_vit_b_16(const ModelOptions& options, const ModelInput& input) {
+  return make_vit(12, options, input);
 }
 
 }  // namespace saturate

@@ -138,14 +138,14 @@ class Airbench : public WhitenedChain {
 
 }  // namespace
 
-std::unique_ptr<Model> make_resnet9(const ModelOptions& options, const ImageShape& shape) {
-  require_size(options, shape, 16);
-  return make_module_model<ResNet9>(options.width, shape.classes);
+std::unique_ptr<Model> make_resnet9(const ModelOptions& options, const ModelInput& input) {
+  require_size(options, input, 16);
+  return make_module_model<ResNet9>(options.width, input.outputs);
 }
 
-std::unique_ptr<Model> make_airbench(const ModelOptions& options, const ImageShape& shape) {
-  require_size(options, shape, 16);
-  return make_module_model<Airbench>(options.width, shape.classes);
+std::unique_ptr<Model> make_airbench(const ModelOptions& options, const ModelInput& input) {
+  require_size(options, input, 16);
+  return make_module_model<Airbench>(options.width, input.outputs);
 }
 
 }  // namespace saturate

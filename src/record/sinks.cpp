@@ -14,12 +14,13 @@
 namespace saturate {
 namespace {
 
-std::string head() {
+std::string head(const std::vector<std::string>& metrics) {
   std::string row = "kind,step,epoch,samples,time_s";
   for (const auto& column : kRecordMeans) row += fmt::format(",{}", column.name);
   row += ",memory_peak_bytes";
   for (int i = 0; i < kPhaseCount; ++i) row += fmt::format(",{}_s", phase_name(Phase(i)));
   for (const auto& column : telemetry_fields()) row += fmt::format(",{}", column.name);
+  for (const std::string& name : metrics) row += "," + name;
   return row + "\n";
 }
 
@@ -29,7 +30,7 @@ std::string field(const std::optional<T>& value) {
   return value ? fmt::format(",{}", *value) : ",";
 }
 
-std::string row_of(const MetricsRecord& record) {
+std::string row_of(const MetricsRecord& record, const std::vector<std::string>& metrics) {
   std::string row = fmt::format("{},{},{},{},{}", record.kind, record.step, record.epoch,
                                 record.samples, record.time_s);
   for (const auto& column : kRecordMeans) row += field(record.*column.member);
@@ -38,23 +39,27 @@ std::string row_of(const MetricsRecord& record) {
     row += field(record.phases ? std::optional((*record.phases)[Phase(i)]) : std::nullopt);
   for (const auto& column : telemetry_fields())
     row += field(record.telemetry ? (*record.telemetry).*column.member : std::nullopt);
+  for (const std::string& name : metrics) {
+    const auto found = std::ranges::find(record.values, name, &MetricValue::name);
+    row += field(found == record.values.end() ? std::nullopt : std::optional(found->value));
+  }
   return row + "\n";
 }
 
 class CsvSink : public MetricsSink {
  public:
-  CsvSink(Env& env, const std::string& folder)
-      : env_(env), folder_(folder), file_(env.open_appendable(path())) {}
+  CsvSink(Env& env, const std::string& folder, const std::vector<std::string>& metrics)
+      : env_(env), folder_(folder), metrics_(metrics), file_(env.open_appendable(path())) {}
   void start() override {
     std::istringstream lines(text_of_file(env_, folder_ + "/metrics.jsonl"));
-    std::string rows = head();
+    std::string rows = head(metrics_);
     for (std::string line; std::getline(lines, line);)
-      if (const auto record = from_json_line(line)) rows += row_of(*record);
+      if (const auto record = from_json_line(line)) rows += row_of(*record, metrics_);
     write_atomically(env_, path(), rows);
     file_ = env_.open_appendable(path());
   }
   void write(const MetricsRecord& record) override {
-    const std::string row = row_of(record);
+    const std::string row = row_of(record, metrics_);
     file_->append(std::as_bytes(std::span(row)));
   }
 
@@ -63,6 +68,7 @@ class CsvSink : public MetricsSink {
 
   Env& env_;
   const std::string folder_;
+  const std::vector<std::string> metrics_;
   std::unique_ptr<WritableFile> file_;
 };
 
@@ -107,8 +113,9 @@ std::vector<TaggedHistogram> histograms_of(const std::string& prefix,
   return histograms;
 }
 
-std::unique_ptr<MetricsSink> make_csv_sink(Env& env, const std::string& folder) {
-  return std::make_unique<CsvSink>(env, folder);
+std::unique_ptr<MetricsSink> make_csv_sink(Env& env, const std::string& folder,
+                                           const std::vector<std::string>& metrics) {
+  return std::make_unique<CsvSink>(env, folder, metrics);
 }
 
 std::vector<std::pair<std::string, double>> values_of(const MetricsRecord& record) {
@@ -117,6 +124,7 @@ std::vector<std::pair<std::string, double>> values_of(const MetricsRecord& recor
     if (value) values.emplace_back(name, double(*value));
   };
   for (const auto& [name, member] : kRecordMeans) add(name, record.*member);
+  for (const auto& [name, value] : record.values) values.emplace_back(name, value);
   add("memory_peak_bytes", record.memory_peak_bytes);
   if (record.telemetry)
     for (const auto& field : telemetry_fields()) add(field.name, (*record.telemetry).*field.member);
@@ -125,12 +133,12 @@ std::vector<std::pair<std::string, double>> values_of(const MetricsRecord& recor
 }
 
 std::vector<std::shared_ptr<MetricsSink>> open_sinks(Env& env, const Recipe& recipe,
-                                                     const std::string& folder,
-                                                     int64_t begin_step) {
+                                                     const std::string& folder, int64_t begin_step,
+                                                     const std::vector<std::string>& metrics) {
   std::vector<std::shared_ptr<MetricsSink>> sinks;
   // An endpoint that is refused comes before sinks that create files.
   if (recipe.watch.prometheus_port > 0) sinks.push_back(make_prometheus_sink(env, recipe.watch));
-  if (recipe.watch.csv) sinks.push_back(make_csv_sink(env, folder));
+  if (recipe.watch.csv) sinks.push_back(make_csv_sink(env, folder, metrics));
   if (recipe.watch.tensorboard)
     sinks.push_back(make_tensorboard_sink(env, recipe, folder, begin_step));
   return sinks;

@@ -54,6 +54,15 @@ function accuracyDetail(figures) {
   return detail;
 }
 
+function learningCard(figures) {
+  const part = figures.held_out ? 'held out' : 'training';
+  if (figures.accuracy !== null || !figures.values.length)
+    return card(`Accuracy, ${part}`, percent(figures.accuracy), accuracyDetail(figures));
+  const [[name, value], ...others] = figures.values;
+  const text = ([key, each]) => `${key} ${decimal(each, 4)}`;
+  return card(`${name}, ${part}`, decimal(value, 4), [['loss', figures.loss], ...others].map(text).join(', '));
+}
+
 // Unknown values have no card.
 function telemetryCards(found) {
   const known = key => (found[key] ?? null) !== null;
@@ -71,8 +80,7 @@ function telemetryCards(found) {
 function cards(run) {
   const {figures} = run;
   return el('dl', {class: 'cards'},
-    card(figures.held_out ? 'Accuracy, held out' : 'Accuracy, training', percent(figures.accuracy),
-         accuracyDetail(figures)),
+    learningCard(figures),
     card(run.state === 'ended' ? 'Time to train' : 'Time so far', time(figures.time_s),
          `${epochs(run)}, ${count(figures.steps)} steps`),
     card('Throughput', rate(figures.images_per_s), 'in training'),
@@ -82,6 +90,8 @@ function cards(run) {
       : card('Peak memory', memory(figures.memory_peak_bytes), 'of the process'),
     telemetryCards(figures.telemetry || {}));
 }
+
+const valueNamed = (run, name) => (run.figures.values.find(([key]) => key === name) || [])[1] ?? null;
 
 // Title, value, its text, and whether differences are percentage points, not percent of the first.
 function comparedFigures() {
@@ -94,6 +104,7 @@ function comparedFigures() {
     figure('Top-5 accuracy', 'accuracy5', percent, true),
     figure('Mean IoU', 'mean_iou', fine),
     figure('Best accuracy', 'best_accuracy', percent, true),
+    ...named.map(name => [name, run => valueNamed(run, name), fine, false]),
     figure('Loss', 'loss', fine),
     figure('Time', 'time_s', time),
     figure('Steps', 'steps', count),
