@@ -98,6 +98,24 @@ std::string take_option(std::string& rest, std::string_view key) {
   return value;
 }
 
+uint64_t take_number(std::string& rest, std::string_view key, const NumberRange& range,
+                     std::string_view scheme) {
+  const std::string text = take_option(rest, key);
+  if (text.empty()) return range.otherwise;
+  uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  if (parsed.ptr == end && parsed.ec == std::errc() && value >= range.least && value <= range.most)
+    return value;
+  const std::string from = std::to_string(range.least);
+  const std::string wanted =
+      "a whole number from " + from +
+      (range.most == UINT64_MAX ? " on" : " to " + std::to_string(range.most));
+  fail(ErrorKind::kUsage,
+       std::string(scheme).append(" ").append(key) + "=" + text + " is not " + wanted,
+       "data.source", "Set " + std::string(key) + " to " + wanted);
+}
+
 namespace {
 
 bool has(const std::string& name, std::string_view part) {

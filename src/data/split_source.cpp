@@ -20,6 +20,7 @@ class SplitSource : public Source {
   bool has_masks() const override { return source_->has_masks(); }
   const std::vector<TensorField>& tensors() const override { return source_->tensors(); }
   std::string warning() const override { return source_->warning(); }
+  std::string note() const override { return source_->note(); }
   void read(size_t index, Sample& out) const override { source_->read(place(index), out); }
   const DecodedSample* decoded(size_t index) const override {
     return source_->decoded(place(index));

@@ -1,13 +1,13 @@
-// tokens:FILE[,FILE...][,context=N][,vocabulary=N][,type=uint16|uint32]: flat files of token
-// numbers. A sample is N tokens, x, and the token after each of them, y; the samples of a file
-// follow one another without a gap.
+// tokens:FILE[,FILE...][,context=N][,vocabulary=N][,type=uint8|uint16|uint32]: flat files of token
+// numbers, of uint8 the bytes of any file. A sample is N tokens, x, and the token after each of
+// them, y; the samples of a file follow one another without a gap.
 //
 // A file of nanoGPT has nothing but tokens. One of llm.c begins with 256 int32: a magic number, a
 // version and the number of tokens (its dataloader.h).
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "data/path_list.h"
@@ -20,6 +20,9 @@ namespace {
 constexpr int32_t kMagic16 = 20240520, kMagic32 = 20240801;  // of llm.c
 constexpr size_t kLlmcHeaderBytes = 256 * sizeof(int32_t);
 constexpr size_t kContext = 1024;  // GPT-2's
+constexpr uint64_t kBytes = 256;
+constexpr std::pair<std::string_view, size_t> kWidths[] = {
+    {"", 2}, {"uint8", 1}, {"uint16", 2}, {"uint32", 4}};
 
 struct TokenFile {
   std::string path;
@@ -29,16 +32,11 @@ struct TokenFile {
   size_t end = 0;    // samples of this file and those before it
 };
 
-size_t number_option(std::string& rest, const char* key, size_t otherwise) {
-  const std::string text = take_option(rest, key);
-  if (text.empty()) return otherwise;
-  size_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, value);
-  if (parsed.ptr != end || parsed.ec != std::errc() || value == 0 || value > (size_t{1} << 32))
-    fail(ErrorKind::kUsage, std::string(key) + "=" + text + " is not a whole number from 1 on",
-         "data.source", "Write tokens:FILE,context=256");
-  return value;
+size_t width_of(const std::string& type) {
+  for (const auto& [name, width] : kWidths)
+    if (type == name) return width;
+  fail(ErrorKind::kUsage, "type=" + type + " is not uint8, uint16 or uint32", "data.source",
+       "Write type=uint16, or type=uint8 for the bytes of a text");
 }
 
 TokenFile open_token_file(Env& env, const std::string& path, size_t width) {
@@ -48,7 +46,8 @@ TokenFile open_token_file(Env& env, const std::string& path, size_t width) {
   opened.width = width;
   const uint64_t size = opened.file->size();
   std::array<int32_t, 3> header{};
-  if (size >= kLlmcHeaderBytes) opened.file->read_at(0, std::as_writable_bytes(std::span(header)));
+  if (size >= kLlmcHeaderBytes && width > 1)
+    opened.file->read_at(0, std::as_writable_bytes(std::span(header)));
   const bool is_16 = header[0] == kMagic16 && header[1] == 1,
              is_32 = header[0] == kMagic32 && header[1] == 7;
   if (is_16 || is_32) {
@@ -59,7 +58,7 @@ TokenFile open_token_file(Env& env, const std::string& path, size_t width) {
   opened.tokens = bytes / opened.width;
   if (bytes % opened.width != 0)
     fail(ErrorKind::kData, "the file does not hold a whole number of tokens", path,
-         "Check its type: uint16, or with ,type=uint32 uint32");
+         "Check its type: uint16, or with ,type=uint8 or ,type=uint32 another");
   if (opened.offset > 0 && opened.tokens != uint64_t(uint32_t(header[2])))
     fail(ErrorKind::kData,
          "the header claims " + std::to_string(uint32_t(header[2])) + " tokens, and " +
@@ -131,15 +130,15 @@ class TokensSource : public IndexedSource {
 
 std::unique_ptr<Dataset> open_tokens(Env& env, const std::string& rest) {
   std::string list = rest;
-  const size_t context = number_option(list, "context", kContext),
-               vocabulary = number_option(list, "vocabulary", 0);
   const std::string type = take_option(list, "type");
-  if (!type.empty() && type != "uint16" && type != "uint32")
-    fail(ErrorKind::kUsage, "type=" + type + " is neither uint16 nor uint32", "data.source",
-         "Write type=uint16 or type=uint32");
+  const size_t width = width_of(type);
+  constexpr uint64_t kMost = uint64_t{1} << 32;
+  const size_t context = take_number(list, "context", {1, kMost, kContext}, "tokens"),
+               vocabulary =
+                   take_number(list, "vocabulary", {1, kMost, width == 1 ? kBytes : 0}, "tokens");
   std::vector<TokenFile> files;
   for (const std::string& path : expand_paths(env, list, "tokens"))
-    files.push_back(open_token_file(env, path, type == "uint32" ? 4 : 2));
+    files.push_back(open_token_file(env, path, width));
   return std::make_unique<TokensSource>(std::move(files), context, vocabulary);
 }
 

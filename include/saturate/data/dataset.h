@@ -99,6 +99,8 @@ class Dataset {
   // One sentence about images that lie in the source and are not samples of it, which a user is to
   // know before training; empty if there are none.
   virtual std::string warning() const { return {}; }
+  // A fact about the whole source that its samples do not show, without a full stop; may be empty.
+  virtual std::string note() const { return {}; }
   // Bytes that read() returns; the default reads the sample.
   virtual uint64_t bytes(size_t index) const;
   // As ReadableFile::advise() for samples [first, first + count).
