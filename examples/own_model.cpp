@@ -47,8 +47,8 @@ class PatchMixer : public nn::Module {
 
 int run(const std::string& folder) {
   saturate::add_model("patch_mixer", "an example's own",
-                      [](const saturate::ModelOptions&, const saturate::ImageShape& shape) {
-                        return saturate::make_module_model<PatchMixer>(shape.classes);
+                      [](const saturate::ModelOptions&, const saturate::ModelInput& input) {
+                        return saturate::make_module_model<PatchMixer>(input.outputs);
                       });
   saturate::Recipe recipe;
   recipe.data.source = "synth:size=32,count=600,difficulty=0.1,split=train";

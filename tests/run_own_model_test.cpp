@@ -60,8 +60,8 @@ class Normalised : public Squares {
 };
 
 template <class Module>
-std::unique_ptr<Model> make(const ModelOptions&, const ImageShape& shape) {
-  return make_module_model<Module>(int64_t(3) * shape.size * shape.size, shape.classes);
+std::unique_ptr<Model> make(const ModelOptions&, const ModelInput& input) {
+  return make_module_model<Module>(int64_t(3) * input.size * input.size, input.outputs);
 }
 
 Recipe own_recipe(const std::string& name) {

@@ -100,7 +100,7 @@ int eval(const EvalArguments& arguments) {
   resolve_machine(recipe, device);  // --set may have restored "auto" values
   const SwitchesScope switches;
   switches.set({.threads = recipe.train.threads});
-  const auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size, env});
+  const auto model = make_model(recipe.model, model_input(env, recipe, checkpoint));
   model->to(device, recipe.train.channels_last);
   load_into(*model, checkpoint.model, path);
   const bool averaged = !checkpoint.average.empty() && !arguments.model.plain;
@@ -110,7 +110,8 @@ int eval(const EvalArguments& arguments) {
   if (wants_names && recipe.train.task == TaskKind::kSegment)
     fail(ErrorKind::kUsage, "--predictions writes one class per image, and the run is segmentation",
          "--predictions", "Remove it");
-  Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device, wants_names);
+  Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device, wants_names, {},
+                      nullptr, checkpoint.fields);
   if (const std::string warning = evaluator.warning(); !warning.empty()) print_warning(warning);
   Predictions predictions(checkpoint.classes);
   Progress progress(env, "eval", "images", int64_t(evaluator.size()),

@@ -181,27 +181,27 @@ class Gpt : public Chain {
 };
 
 std::unique_ptr<Model> make_gpt(GptSize size, const ModelOptions& options,
-                                const ImageShape& shape) {
+                                const ModelInput& input) {
   size.heads = scaled(size.heads, options.width);
-  return make_module_model<Gpt>(size, options.attention, shape.size, shape.classes);
+  return make_module_model<Gpt>(size, options.attention, input.tensor.shape.at(0), input.outputs);
 }
 
 }  // namespace
 
-std::unique_ptr<Model> make_gpt_tiny(const ModelOptions& options, const ImageShape& shape) {
-  return make_gpt({2, 2, 32}, options, shape);
+std::unique_ptr<Model> make_gpt_tiny(const ModelOptions& options, const ModelInput& input) {
+  return make_gpt({2, 2, 32}, options, input);
 }
 
-std::unique_ptr<Model> make_gpt_micro(const ModelOptions& options, const ImageShape& shape) {
-  return make_gpt({4, 4, 32}, options, shape);
+std::unique_ptr<Model> make_gpt_micro(const ModelOptions& options, const ModelInput& input) {
+  return make_gpt({4, 4, 32}, options, input);
 }
 
-std::unique_ptr<Model> make_gpt_mini(const ModelOptions& options, const ImageShape& shape) {
-  return make_gpt({6, 6, 64}, options, shape);
+std::unique_ptr<Model> make_gpt_mini(const ModelOptions& options, const ModelInput& input) {
+  return make_gpt({6, 6, 64}, options, input);
 }
 
-std::unique_ptr<Model> make_gpt2(const ModelOptions& options, const ImageShape& shape) {
-  return make_gpt({12, 12, 64}, options, shape);
+std::unique_ptr<Model> make_gpt2(const ModelOptions& options, const ModelInput& input) {
+  return make_gpt({12, 12, 64}, options, input);
 }
 
 }  // namespace saturate

@@ -4,7 +4,8 @@
 #pragma once
 
 #define SATURATE_MODELS(ROW)                                                                       \
-  ROW(mlp, "one hidden layer of 128 units on the flattened pixels")                                \
+  ROW(mlp, "one hidden layer of 128 units on the flattened pixels, or the values of a tensor",     \
+      .takes_tensors = true)                                                                       \
   ROW(simple_cnn, "three convolutions with BatchNorm; learns small images in seconds")             \
   ROW(resnet9, "a residual network of nine layers for 32x32 images, fast on a CPU")                \
   ROW(airbench, "K. Jordan's network for 94 % on CIFAR-10 in seconds")                             \
@@ -23,4 +24,5 @@
   ROW(gpt_micro, "GPT-2's architecture: 4 layers, 4 heads, 128 channels", .is_language = true)     \
   ROW(gpt_mini, "GPT-2's architecture: 6 layers, 6 heads, 384 channels", .is_language = true)      \
   ROW(gpt2, "GPT-2: 12 layers, 12 heads, 768 channels, 124 M weights", .is_language = true)        \
-  ROW(torchscript, "a module of your own, from Python: model.file", .is_file = true)
+  ROW(torchscript, "a module of your own, from Python: model.file", .is_file = true,               \
+      .takes_tensors = true)

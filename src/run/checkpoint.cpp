@@ -98,21 +98,51 @@ void from_json(const json& from, EarlyStopping::State& to) {
         from.at("not_finite")};
 }
 
+constexpr ElementType kElementTypes[] = {
+    ElementType::kBool,   ElementType::kUint8,   ElementType::kInt8,     ElementType::kUint16,
+    ElementType::kInt16,  ElementType::kUint32,  ElementType::kInt32,    ElementType::kUint64,
+    ElementType::kInt64,  ElementType::kFloat16, ElementType::kBfloat16, ElementType::kFloat32,
+    ElementType::kFloat64};
+
+json to_json(const std::vector<TensorField>& fields) {
+  json list = json::array();
+  for (const TensorField& field : fields)
+    list.push_back({{"name", field.name},
+                    {"type", element_name(field.type)},
+                    {"shape", field.shape},
+                    {"is_target", field.is_target},
+                    {"values", field.values}});
+  return list;
+}
+
+std::vector<TensorField> fields_in(const json& list) {
+  std::vector<TensorField> fields;
+  for (const json& each : list) {
+    const std::string type = each.at("type");
+    const auto known = std::ranges::find(kElementTypes, type, element_name);
+    if (known == std::end(kElementTypes)) throw json::other_error::create(500, type, &each);
+    fields.push_back(
+        {each.at("name"), *known, each.at("shape"), each.at("is_target"), each.at("values")});
+  }
+  return fields;
+}
+
 std::string state_json(const Checkpoint& checkpoint) {
-  const json state = {{"version", kFormatVersion},
-                      {"saturate", SATURATE_VERSION},
-                      {"torch", TORCH_VERSION},
-                      {"position", checkpoint.position},
-                      {"branch", checkpoint.branch},
-                      {"final_weights", checkpoint.final_weights},
-                      {"epoch_metrics", to_json(checkpoint.epoch_metrics)},
-                      {"evaluation", to_json(checkpoint.evaluation)},
-                      {"best", to_json(checkpoint.best)},
-                      {"recipe", checkpoint.recipe_toml},
-                      {"classes", checkpoint.classes},
-                      {"image_size", checkpoint.image_size},
-                      {"images", checkpoint.images},
-                      {"eval_images", checkpoint.eval_images}};
+  json state = {{"version", kFormatVersion},
+                {"saturate", SATURATE_VERSION},
+                {"torch", TORCH_VERSION},
+                {"position", checkpoint.position},
+                {"branch", checkpoint.branch},
+                {"final_weights", checkpoint.final_weights},
+                {"epoch_metrics", to_json(checkpoint.epoch_metrics)},
+                {"evaluation", to_json(checkpoint.evaluation)},
+                {"best", to_json(checkpoint.best)},
+                {"recipe", checkpoint.recipe_toml},
+                {"classes", checkpoint.classes},
+                {"image_size", checkpoint.image_size},
+                {"images", checkpoint.images},
+                {"eval_images", checkpoint.eval_images}};
+  if (!checkpoint.fields.empty()) state["tensors"] = to_json(checkpoint.fields);
   // Names of classes come from folders, which may hold bytes that are not UTF-8.
   return state.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -142,6 +172,7 @@ Checkpoint state_of(std::map<std::string, std::string> metadata, const std::stri
     checkpoint.image_size = state.at("image_size");
     checkpoint.images = state.value("images", int64_t{0});  // not in older files, as the next
     checkpoint.eval_images = state.value("eval_images", int64_t{0});
+    if (state.contains("tensors")) checkpoint.fields = fields_in(state.at("tensors"));
   } catch (const json::exception&) {
     fail_damaged("the checkpoint's metadata is damaged", path);
   }

@@ -82,8 +82,9 @@ void Recorder::prepare_watching(const RunPosition& position) {
     tracer_ =
         std::make_unique<Tracer>(run_.env, run_.ledger, parse_trace(watch.trace, "watch.trace"),
                                  run_.device, run_.options.out);
-  // Its pages show one class for an image, and cross entropy.
-  if (watch.samples > 0 && run_.recipe.train.task == TaskKind::kClassify && !run_.options.task) {
+  // Its pages show images with one class, and cross entropy.
+  if (watch.samples > 0 && run_.recipe.train.task == TaskKind::kClassify && !run_.options.task &&
+      input_.data().tensors().empty()) {
     gallery_ = std::make_shared<SampleGallery>(run_.env, run_.options.out, input_.class_names(),
                                                run_.recipe.augment, watch.samples);
     add_observer(gallery_);

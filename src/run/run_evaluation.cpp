@@ -19,7 +19,7 @@ std::unique_ptr<Evaluator> open_evaluator(RunContext& run, const RunInput& input
   return std::make_unique<Evaluator>(
       run.env, recipe, recipe.data.eval_source, input.data().classes(), run.device,
       /*names=*/recipe.watch.samples > 0, Shard{shard.rank, shard.world, Uneven::kJoin},
-      run.options.eval_dataset);
+      run.options.eval_dataset, input.data().tensors());
 }
 
 // The metric that train.monitor names.

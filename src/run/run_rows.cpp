@@ -39,9 +39,12 @@ std::vector<OptionRow> train_rows() {
               "Seed of all random numbers: weights, order, augmentation. The same seed results in "
               "the same losses for any number of loader threads."),
       choice(SATURATE_OPTION(train.task),
-             {{"classify", TaskKind::kClassify}, {"segment", TaskKind::kSegment}},
-             "classify predicts one class per image; segment one per pixel, with a source of "
-             "masks (masks:, synth:masks=true) and a model for it (unet, toy_seg)."),
+             {{"auto", TaskKind::kAuto},
+              {"classify", TaskKind::kClassify},
+              {"segment", TaskKind::kSegment}},
+             "classify predicts one class per sample; segment one per pixel, with a source of "
+             "masks (masks:, synth:masks=true) and a model for it (unet, toy_seg). auto: classify "
+             "for images, and for tensors whose target is a class."),
       number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",
              "Passes over the training source; a fraction ends within an epoch."),
       integer_or_auto(SATURATE_OPTION(train.batch), {1, 1 << 20}, "images",

@@ -95,7 +95,7 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
   const Recipe& recipe = run.recipe;
   const int replicas = 1 + int(other_devices(recipe, run.device).size());
   require_no_single_image(learner.model(), recipe, input.data().size(), {run.shard(), replicas},
-                          run.device);
+                          model_input(run.env, recipe, input.data().tensors()), run.device);
   std::vector<std::string> notes;
   if (run.options.resume)
     notes = resume();

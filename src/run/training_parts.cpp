@@ -54,24 +54,20 @@ void require_frozen_encoder(Model& model) {
            "pipeline.encoder", "Set optimizer.freeze=[\"encoder.*\"]");
 }
 
-std::unique_ptr<Model> made_model(Env& env, const Recipe& recipe) {
-  return make_model(recipe.model, {recipe.model.classes, recipe.augment.size, env});
-}
-
 }  // namespace
 
-TrainingParts make_training_parts(Env& env, Recipe& recipe, const at::Device& device,
+TrainingParts make_training_parts(const ModelInput& input, Recipe& recipe, const at::Device& device,
                                   const std::function<void(Model&)>& fill, Group* group,
                                   const OwnParts& own) {
   TrainingParts parts;
   // Before the draws that count: what follows them is the same for any number of replicas.
   std::vector<Replica> replicas;
   for (const at::Device& other : other_devices(recipe, device)) {
-    replicas.push_back({made_model(env, recipe), other});
+    replicas.push_back({make_model(recipe.model, input), other});
     replicas.back().model->to(other, recipe.train.channels_last);
   }
   at::manual_seed(recipe.seed);
-  std::unique_ptr<Model> made = own.model ? nullptr : made_model(env, recipe);
+  std::unique_ptr<Model> made = own.model ? nullptr : make_model(recipe.model, input);
   Model& first = own.model ? *own.model : *made;
   if (fill) fill(first);
   first.to(device, recipe.train.channels_last);

@@ -20,8 +20,8 @@ namespace saturate {
 
 class Env;
 
-// One class per image, or one per pixel.
-enum class TaskKind { kClassify, kSegment };
+// By the data; one class per sample; one per pixel.
+enum class TaskKind { kAuto, kClassify, kSegment };
 enum class Monitor {
   kEvalAccuracy,
   kEvalAccuracy5,
@@ -44,7 +44,7 @@ enum class Toggle { kOff, kOn, kAuto };
 inline constexpr int kAutomatic = -1;
 
 struct TrainOptions {
-  TaskKind task = TaskKind::kClassify;
+  TaskKind task = TaskKind::kAuto;
   double epochs = 10;
   int batch = 128;              // kAutomatic: as many images as fit
   int effective_batch = 0;      // with kAutomatic; 0: as many as fit at once

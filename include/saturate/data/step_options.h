@@ -25,8 +25,9 @@ struct ModelOptions {
 };
 
 struct ModelTraits {
-  bool is_file = false;      // the program in `file`
-  bool is_language = false;  // from tokens to logits of the next ones, for train.task=language
+  bool is_file = false;        // the program in `file`
+  bool takes_tensors = false;  // and not only images
+  bool is_language = false;    // only tokens, for train.task=language
 };
 // Traits of the model that `options` names; the defaults if the table has none of that name.
 ModelTraits traits_of(const ModelOptions& options);
