@@ -64,7 +64,7 @@ int run(const std::string& folder) {
   saturate::Trainer trainer(saturate::Env::posix(), recipe, options);
   const saturate::TrainResult result = trainer.run();
   std::printf("held out: focal loss %.3f, accuracy %.1f%%; weights in %s\n", result.eval->loss,
-              100 * result.eval->accuracy, result.checkpoint.c_str());
+              100 * *result.eval->value("accuracy"), result.checkpoint.c_str());
   return 0;
 }
 

@@ -54,6 +54,9 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
      "synth-text:KEY=VALUE,..., texts of a Markov chain of known entropy: symbols, context, count, "
      "seed, split",
      open_synth_text},
+    {"synth-table",
+     "synth-table:KEY=VALUE,..., drawn rows of numbers: count, inputs, outputs, noise, seed, split",
+     open_synth_table},
 };
 
 // The table, and sources added by programs.

@@ -50,8 +50,12 @@ std::optional<double> optional_number(const json& value) {
 json to_json(const Metrics& metrics) {
   json found = {{"samples", metrics.samples},
                 {"loss", metrics.loss},
-                {"accuracy", metrics.accuracy},
-                {"accuracy5", or_null(metrics.accuracy5)}};
+                {"accuracy", metrics.samples > 0 ? or_null(metrics.value("accuracy")) : json(0.0)},
+                {"accuracy5", or_null(metrics.value("accuracy5"))}};
+  for (const auto& [name, value] : metrics.values)  // "iou" is of the pixels
+    if (name != "accuracy" && name != "accuracy5" && name != "iou")
+      found["values"].push_back({name, value});
+  if (!metrics.totals.empty()) found["totals"] = metrics.totals;
   if (metrics.overflowed > 0) found["overflowed"] = metrics.overflowed;
   // For each class: hits, labelled, predicted.
   for (const ClassPixels& of : metrics.pixels)
@@ -62,12 +66,20 @@ json to_json(const Metrics& metrics) {
 void from_json(const json& from, Metrics& to) {
   to.samples = from.at("samples");
   to.loss = number_of(from.at("loss"));
-  to.accuracy = number_of(from.at("accuracy"));
-  to.accuracy5 = optional_number(from.at("accuracy5"));
+  to.values.clear();
+  const bool has_others = from.contains("values");
+  if (!from.at("accuracy").is_null() || !has_others)  // null: NaN
+    to.set("accuracy", number_of(from.at("accuracy")));
+  if (const auto top5 = optional_number(from.at("accuracy5"))) to.set("accuracy5", *top5);
+  if (has_others)
+    for (const json& each : from.at("values"))
+      to.set(each.at(0).get<std::string>(), number_of(each.at(1)));
+  to.totals = from.value("totals", std::vector<double>());
   to.overflowed = from.value("overflowed", int64_t{0});
   to.pixels.clear();
   if (const auto pixels = from.find("pixels"); pixels != from.end())
     for (const json& of : *pixels) to.pixels.push_back({of.at(0), of.at(1), of.at(2)});
+  if (const auto iou = to.mean_iou()) to.set("iou", *iou);
 }
 
 json to_json(const std::optional<Evaluation>& evaluation) {

@@ -19,7 +19,7 @@ struct Evaluator::State {
                                source, device)),
         ledger(env),
         feed(*data, resident.get(),
-             loader_options(recipe, names, shard, labels_in_model(classes, *data, source)), recipe,
+             loader_options(recipe, names, shard, labels_for(recipe, classes, source)), recipe,
              device, ledger),
         options{.precision = recipe.precision.mode,
                 .flip = recipe.train.eval_flip,
@@ -46,6 +46,13 @@ struct Evaluator::State {
     require_same_tensors(fields, *data, source);
     require_masks(recipe.train.task, *data, source);
     return *data;
+  }
+
+  // The classes of whole numbers to predict are the numbers.
+  std::vector<int64_t> labels_for(const Recipe& recipe, const std::vector<std::string>& classes,
+                                  const std::string& source) const {
+    if (recipe.train.task == TaskKind::kRegress) return {};
+    return labels_in_model(classes, *data, source);
   }
 
   std::shared_ptr<const Dataset> data;

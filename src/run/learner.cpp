@@ -49,6 +49,8 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
                                  recipe.model.weights_prefix);
       },
       run.group, {run.options.model, run.options.task, run.options.optimizer});
+  for (const MetricName& each : parts_.task->metric_names())
+    if (each.name == recipe.schedule.metric && !each.higher_is_better) schedule_.minimize();
   const int world = run.shard().world;
   const int micro_batch = (micro_batch_size(recipe.train) + world - 1) / world;  // of this process
   StepOptions options = step_options(recipe, micro_batch);

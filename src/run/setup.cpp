@@ -159,6 +159,9 @@ int micro_batch_size(const TrainOptions& train) {
 }
 
 void require_masks(TaskKind task, const Dataset& data, const std::string& source) {
+  if (data.tensors().empty() && (task == TaskKind::kRegress || task == TaskKind::kMultilabel))
+    fail(ErrorKind::kUsage, "the source has images and a class for each, no other target", source,
+         "Set train.task=classify, or give a source of tensors");
   const bool segments = task == TaskKind::kSegment;
   if (segments == data.has_masks()) return;
   if (segments)
@@ -218,6 +221,9 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
     resolve_tensors(recipe, data);
   else if (recipe.train.task == TaskKind::kAuto)
     recipe.train.task = TaskKind::kClassify;
+  if (!has_tensors && recipe.train.loss != RegressionLoss::kMse)
+    fail(ErrorKind::kUsage, "it is for train.task=regress, and the source has images", "train.loss",
+         "Remove it");
   require_masks(recipe.train.task, data, recipe.data.source);
   if (!has_tensors || recipe.train.task == TaskKind::kClassify) resolve_classes(recipe, data);
   if (!has_tensors && recipe.augment.size == 0)

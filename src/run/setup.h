@@ -82,6 +82,8 @@ void require_masks(TaskKind task, const Dataset& data, const std::string& source
 // tensor_setup.cpp: the task and the number of outputs for samples that are tensors. Fails with
 // kUsage on a target that the task does not take, and on settings for images.
 void resolve_tensors(Recipe& recipe, const Dataset& data);
+// "x, float32 [8]; y, float32 [], the target".
+std::string tensors_text(const std::vector<TensorField>& fields);
 // Fails with kUsage if the samples of an evaluation source differ in form from `fields`, those of
 // the training source.
 void require_same_tensors(const std::vector<TensorField>& fields, const Dataset& data,

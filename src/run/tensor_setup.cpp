@@ -40,8 +40,19 @@ void refuse_image_settings(const Recipe& recipe) {
 
 TaskKind task_for(const TensorField& target, const std::string& source) {
   if (is_class(target)) return TaskKind::kClassify;
-  fail(ErrorKind::kUsage, "there is no task for the target " + described(target), source,
-       "Give a target that is a class: a whole number from 0 on for each sample");
+  if (!is_whole(target.type)) return TaskKind::kRegress;
+  fail(ErrorKind::kUsage, "the target is of whole numbers (" + described(target) + ")", source,
+       "Set train.task=multilabel if they are 0 and 1, or train.task=regress");
+}
+
+void set_outputs(Recipe& recipe, const TensorField& target) {
+  const auto values = int(target.bytes() / bytes_of(target.type));
+  if (recipe.model.classes == 0) recipe.model.classes = values;
+  if (recipe.model.classes == values) return;
+  fail(ErrorKind::kUsage,
+       fmt::format("model.classes is {}, and the target has {} values ({})", recipe.model.classes,
+                   values, described(target)),
+       recipe.data.source, "Remove model.classes");
 }
 
 }  // namespace
@@ -59,6 +70,18 @@ void resolve_tensors(Recipe& recipe, const Dataset& data) {
     fail(ErrorKind::kUsage,
          "the target is not a class (" + described(*target) + "), and train.task is classify",
          source, "Set train.task=auto, or give a target that is a class");
+  refuse(recipe.train.label_smoothing > 0 && task != TaskKind::kClassify, "train.label_smoothing",
+         "is for one class per sample", "Set it to 0");
+  refuse(recipe.train.loss != RegressionLoss::kMse && task != TaskKind::kRegress, "train.loss",
+         "is for train.task=regress", "Remove it");
+  if (task == TaskKind::kRegress || task == TaskKind::kMultilabel) set_outputs(recipe, *target);
+}
+
+std::string tensors_text(const std::vector<TensorField>& fields) {
+  std::string text;
+  for (const TensorField& field : fields)
+    text += (text.empty() ? "" : "; ") + described(field) + (field.is_target ? ", the target" : "");
+  return text;
 }
 
 void require_same_tensors(const std::vector<TensorField>& fields, const Dataset& data,
@@ -74,12 +97,9 @@ void require_same_tensors(const std::vector<TensorField>& fields, const Dataset&
     return a.shape == b.shape && a.is_target == b.is_target && is_whole(a.type) == is_whole(b.type);
   };
   if (std::ranges::equal(fields, found, is_alike)) return;
-  std::vector<std::string> had, has;
-  for (const TensorField& field : fields) had.push_back(described(field));
-  for (const TensorField& field : found) has.push_back(described(field));
   fail(ErrorKind::kUsage,
-       fmt::format("the samples have {}, and those of the training data {}", fmt::join(has, "; "),
-                   fmt::join(had, "; ")),
+       "the samples are " + tensors_text(found) + "; and those of the training data " +
+           tensors_text(fields),
        source, "Give the same arrays or columns, in the same order");
 }
 

@@ -255,6 +255,7 @@ Checkpoint Trainer::State::snapshot() {
 TrainResult Trainer::State::so_far() {
   if (evaluation.last()) result.eval = evaluation.last()->metrics;
   result.best = evaluation.best();
+  if (!input.data().tensors().empty()) result.unit = "samples";
   result.phases = run.ledger.times();
   result.steps = position.step;
   result.steps_here = position.step - resumed.step;

@@ -54,7 +54,34 @@ void require_frozen_encoder(Model& model) {
            "pipeline.encoder", "Set optimizer.freeze=[\"encoder.*\"]");
 }
 
+// "eval_loss, eval_accuracy".
+std::string listed_metrics(const std::vector<MetricName>& names, const std::string& prefix) {
+  std::string text = prefix + "loss";
+  for (const MetricName& each : names)
+    if (each.in_training || prefix != "train_") text += ", " + prefix + each.name;
+  return text;
+}
+
+void require_metric(const std::vector<MetricName>& names, const std::string& key,
+                    const std::string& prefix, const std::string& name) {
+  const auto known = std::ranges::find(names, name, &MetricName::name);
+  if (name == "loss" || (known != names.end() && (known->in_training || prefix != "train_")))
+    return;
+  fail(ErrorKind::kUsage, "the task has no metric \"" + prefix + name + "\"", key,
+       "Choose one of " + listed_metrics(names, prefix));
+}
+
 }  // namespace
+
+void resolve_metrics(Recipe& recipe, const Task& task) {
+  const std::vector<MetricName> names = task.metric_names();
+  std::string& monitor = recipe.train.monitor;
+  if (monitor == "auto") monitor = "eval_" + (names.empty() ? "loss" : names.front().name);
+  const size_t prefix = monitor.find('_') + 1;
+  require_metric(names, "train.monitor", monitor.substr(0, prefix), monitor.substr(prefix));
+  if (traits_of(recipe.schedule).needs_evaluations)
+    require_metric(names, "schedule.metric", "", recipe.schedule.metric);
+}
 
 TrainingParts make_training_parts(const ModelInput& input, Recipe& recipe, const at::Device& device,
                                   const std::function<void(Model&)>& fill, Group* group,
@@ -73,7 +100,8 @@ TrainingParts make_training_parts(const ModelInput& input, Recipe& recipe, const
   first.to(device, recipe.train.channels_last);
   ModelFacets facets = first.facets();
   require_fitting(first, facets, recipe);
-  parts.task = own.task ? own.task : make_task(recipe.train.task, facets);
+  parts.task = own.task ? own.task : make_task(recipe.train, recipe.model.classes, facets);
+  resolve_metrics(recipe, *parts.task);
   store_all_in_half(first, recipe.precision.mode);
   if (!replicas.empty()) {
     made = make_data_parallel({std::move(made), device}, std::move(replicas));
