@@ -29,8 +29,9 @@ class SynthTextSource : public IndexedSource {
   explicit SynthTextSource(const TextOptions& options)
       : options_(options), text_(int(options.symbols), options.seed) {
     const std::vector<int64_t> shape = {int64_t(options.context)};
-    fields_ = {{"x", ElementType::kInt64, shape, false, int64_t(options.symbols)},
-               {"y", ElementType::kInt64, shape, true, int64_t(options.symbols)}};
+    const std::string letters(kLetters.substr(0, options.symbols));
+    fields_ = {{"x", ElementType::kInt64, shape, false, int64_t(options.symbols), letters},
+               {"y", ElementType::kInt64, shape, true, int64_t(options.symbols), letters}};
   }
 
   size_t size() const override { return options_.count; }

@@ -48,7 +48,7 @@ int64_t drawn_token(const at::Tensor& logits, const GenerationOptions& options, 
   return candidates[size_t(std::min(found, std::prev(sums.end())) - sums.begin())];
 }
 
-void generate_tokens(Model& model, const at::Device& device, int64_t context,
+void generate_tokens(Model& model, const at::Device& device, int64_t context, int64_t vocabulary,
                      std::vector<int64_t> prompt, const GenerationOptions& options,
                      const std::function<bool(int64_t token)>& each) {
   const c10::InferenceMode inference;
@@ -58,8 +58,12 @@ void generate_tokens(Model& model, const at::Device& device, int64_t context,
     const size_t seen = std::min(prompt.size(), size_t(context));
     const auto last = at::ArrayRef<int64_t>(prompt).slice(prompt.size() - seen);
     const at::Tensor input = at::tensor(last, at::kLong).unsqueeze(0).to(device);
-    const at::Tensor logits =
-        model.forward(input).select(0, 0).select(0, -1).to(at::kCPU, at::kFloat).contiguous();
+    const at::Tensor logits = model.forward(input)
+                                  .select(0, 0)
+                                  .select(0, -1)
+                                  .narrow(0, 0, vocabulary)
+                                  .to(at::kCPU, at::kFloat)
+                                  .contiguous();
     if (!at::isfinite(logits).all().item<bool>())
       fail(ErrorKind::kRun, "the model's logits are not finite", "--generate",
            "Choose a checkpoint from before the loss diverged");

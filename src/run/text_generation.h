@@ -19,10 +19,10 @@ struct GenerationOptions {
 
 // Draws `options.tokens` tokens after `prompt`, which is not empty, and calls `each` with every one
 // of them; stops when it returns false. Each is predicted from the last `context` tokens at most.
-// The same seed gives the same tokens on the same device. Fails with kRun on logits that are not
-// finite. Leaves the model in evaluation mode. REQUIRES: tokens in [0, V), on `device` like the
-// model.
-void generate_tokens(Model& model, const at::Device& device, int64_t context,
+// Draws only tokens below `vocabulary`; the model may have more outputs. The same seed gives the
+// same tokens on the same device. Fails with kRun on logits that are not finite. Leaves the model
+// in evaluation mode. REQUIRES: a model on `device`, and a prompt of its tokens.
+void generate_tokens(Model& model, const at::Device& device, int64_t context, int64_t vocabulary,
                      std::vector<int64_t> prompt, const GenerationOptions& options,
                      const std::function<bool(int64_t token)>& each);
 

@@ -8,9 +8,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/softmax.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -27,10 +28,11 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Elements that are converted at once: on a CPU they stay in its cache.
+// Elements of which probabilities are computed at once.
+constexpr int64_t kAtOnce = 1 << 22;
+
 int64_t rows_at_once(const at::Tensor& rows) {
-  const int64_t elements = rows.is_cpu() ? 1 << 18 : 1 << 26;
-  return std::max<int64_t>(1, elements / std::max<int64_t>(1, rows.size(1)));
+  return std::max<int64_t>(1, kAtOnce / std::max<int64_t>(1, rows.size(1)));
 }
 
 // Calls part(begin, count) for all rows.
@@ -41,6 +43,7 @@ void in_parts(const at::Tensor& rows, const Part& part) {
     part(begin, std::min(step, rows.size(0) - begin));
 }
 
+// In which probabilities are computed.
 at::ScalarType arithmetic_type(const at::Tensor& logits) {
   return logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
@@ -48,11 +51,10 @@ at::ScalarType arithmetic_type(const at::Tensor& logits) {
 // The gradient of the mean: (softmax - one for the label) / labels that count.
 class TokenLossNode : public Node {
  public:
-  TokenLossNode(const at::Tensor& logits, at::Tensor labels, at::Tensor sums, at::Tensor weights)
+  TokenLossNode(const at::Tensor& logits, at::Tensor labels, at::Tensor weights)
       : Node(torch::autograd::collect_next_edges(logits)),
         logits_(logits, /*is_output=*/false),
         labels_(std::move(labels)),
-        sums_(std::move(sums)),
         weights_(std::move(weights)) {}
 
   std::string name() const override { return "TokenLoss"; }
@@ -69,19 +71,22 @@ class TokenLossNode : public Node {
     const at::Tensor result = at::empty_like(rows, at::MemoryFormat::Contiguous);
     const at::Tensor factors = (weights_ * gradients[0]).unsqueeze(1);  // [rows, 1]
     in_parts(rows, [&](int64_t begin, int64_t count) {
-      at::Tensor part = rows.narrow(0, begin, count).to(sums_.scalar_type()) -
-                        sums_.narrow(0, begin, count).unsqueeze(1);
-      part.exp_();
+      const at::Tensor part =
+          at::softmax(rows.narrow(0, begin, count).to(factors.scalar_type()), 1);
       part.scatter_add_(1, labels_.narrow(0, begin, count).unsqueeze(1),
                         at::full({1, 1}, -1, part.options()).expand({count, 1}));
-      result.narrow(0, begin, count).copy_(part.mul_(factors.narrow(0, begin, count)));
+      at::Tensor gradient = result.narrow(0, begin, count);
+      if (gradient.scalar_type() == part.scalar_type())
+        at::mul_out(gradient, part, factors.narrow(0, begin, count));
+      else
+        gradient.copy_(part.mul_(factors.narrow(0, begin, count)));
     });
     return {result.view(logits.sizes())};
   }
 
  private:
   torch::autograd::SavedVariable logits_;
-  at::Tensor labels_, sums_, weights_;  // [rows]: not negative, log of the sum of exp, of the mean
+  at::Tensor labels_, weights_;  // [rows]: not negative; of each label in the mean
 };
 
 template <class Value>
@@ -111,26 +116,25 @@ int64_t hits_here(const Value* logits, const int64_t* labels, int64_t count, int
 at::Tensor token_loss(const at::Tensor& logits, const at::Tensor& labels) {
   const at::Tensor rows = logits.detach().reshape({-1, logits.size(-1)});
   at::Tensor loss;
-  at::Tensor known, sums, weights;
+  at::Tensor known, weights;
   {
     const at::NoGradGuard no_grad;
     const at::Tensor flat = labels.reshape({-1});
     const at::Tensor counts = flat.ge(0);
     known = flat.clamp_min(0);
-    const auto options = rows.options().dtype(arithmetic_type(logits));
-    sums = at::empty({rows.size(0)}, options);
-    at::Tensor own = at::empty({rows.size(0)}, options);
+    const at::ScalarType type = arithmetic_type(logits);
+    const at::Tensor own = at::empty({rows.size(0)}, rows.options().dtype(type));
     in_parts(rows, [&](int64_t begin, int64_t count) {
-      const at::Tensor part = rows.narrow(0, begin, count).to(options.dtype().toScalarType());
-      sums.narrow(0, begin, count).copy_(at::logsumexp(part, {1}));
       own.narrow(0, begin, count)
-          .copy_(part.gather(1, known.narrow(0, begin, count).unsqueeze(1)).squeeze(1));
+          .copy_(at::log_softmax(rows.narrow(0, begin, count).to(type), 1)
+                     .gather(1, known.narrow(0, begin, count).unsqueeze(1))
+                     .squeeze(1));
     });
-    weights = counts.to(sums.scalar_type()) / counts.sum().clamp_min(1);
-    loss = (sums - own).mul_(weights).sum();
+    weights = counts.to(type) / counts.sum().clamp_min(1);
+    loss = own.mul(weights).sum().neg();
   }
   if (!at::GradMode::is_enabled() || !logits.requires_grad()) return loss;
-  const auto node = make_graph_node<TokenLossNode>(logits, known, sums, weights);
+  const auto node = make_graph_node<TokenLossNode>(logits, known, weights);
   torch::autograd::set_history(loss, node);
   return loss;
 }

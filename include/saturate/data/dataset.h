@@ -53,6 +53,7 @@ struct TensorField {
   std::vector<int64_t> shape;  // of one sample; empty: a single value
   bool is_target = false;      // predicted from the other fields; at most one is
   int64_t values = 0;          // whole numbers in [0, values), such as classes; 0: any
+  std::string symbols = {};    // of a text: the character of each value; empty: not known
   size_t bytes() const;        // of one sample
   bool operator==(const TensorField&) const = default;
 };
