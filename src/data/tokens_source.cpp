@@ -20,7 +20,7 @@ namespace {
 constexpr int32_t kMagic16 = 20240520, kMagic32 = 20240801;  // of llm.c
 constexpr size_t kLlmcHeaderBytes = 256 * sizeof(int32_t);
 constexpr size_t kContext = 1024;  // GPT-2's
-constexpr uint64_t kBytes = 256;
+constexpr uint64_t kByteTokens = 256;
 constexpr std::pair<std::string_view, size_t> kWidths[] = {
     {"", 2}, {"uint8", 1}, {"uint16", 2}, {"uint32", 4}};
 
@@ -135,7 +135,7 @@ std::unique_ptr<Dataset> open_tokens(Env& env, const std::string& rest) {
   constexpr uint64_t kMost = uint64_t{1} << 32;
   const size_t context = take_number(list, "context", {1, kMost, kContext}, "tokens"),
                vocabulary =
-                   take_number(list, "vocabulary", {1, kMost, width == 1 ? kBytes : 0}, "tokens");
+                   take_number(list, "vocabulary", {1, kMost, width == 1 ? kByteTokens : 0}, "tokens");
   std::vector<TokenFile> files;
   for (const std::string& path : expand_paths(env, list, "tokens"))
     files.push_back(open_token_file(env, path, width));

@@ -36,11 +36,11 @@ struct GptSize {
   int64_t channels() const { return heads * head_channels; }
 };
 
-nn::LayerNorm layer_norm(int64_t channels) {
+nn::LayerNorm gpt_norm(int64_t channels) {
   return nn::LayerNorm(nn::LayerNormOptions({channels}).eps(1e-5));
 }
 
-at::Tensor normal(at::IntArrayRef sizes, double deviation = kDeviation) {
+at::Tensor drawn_weights(at::IntArrayRef sizes, double deviation = kDeviation) {
   return at::empty(sizes).normal_(0, deviation);
 }
 
@@ -48,7 +48,7 @@ at::Tensor normal(at::IntArrayRef sizes, double deviation = kDeviation) {
 class Conv1DImpl : public nn::Module {  // [N, T, in] to [N, T, out]
  public:
   Conv1DImpl(int64_t in, int64_t out, double deviation = kDeviation) {
-    weight_ = register_parameter("weight", normal({in, out}, deviation));
+    weight_ = register_parameter("weight", drawn_weights({in, out}, deviation));
     bias_ = register_parameter("bias", at::zeros({out}));
   }
   at::Tensor forward(const at::Tensor& x) {
@@ -115,9 +115,9 @@ class GptLayerImpl : public nn::Module {  // [N, T, D] to [N, T, D]
  public:
   // `deviation`: of the layers that add to the residual stream.
   GptLayerImpl(const GptSize& size, double deviation, Attention kind) {
-    ln_1_ = register_module("ln_1", layer_norm(size.channels()));
+    ln_1_ = register_module("ln_1", gpt_norm(size.channels()));
     attention_ = register_module("attn", CausalAttention(size, deviation, kind));
-    ln_2_ = register_module("ln_2", layer_norm(size.channels()));
+    ln_2_ = register_module("ln_2", gpt_norm(size.channels()));
     mlp_ = register_module("mlp", FeedForward(size.channels(), deviation));
   }
   at::Tensor forward(const at::Tensor& x) {
@@ -150,7 +150,7 @@ class Gpt : public Chain {
       layers->register_module(std::to_string(i), layer);
       add_module_stage(layer);
     }
-    ln_f_ = register_module("ln_f", layer_norm(channels));
+    ln_f_ = register_module("ln_f", gpt_norm(channels));
     add_stage([this](const at::Tensor& x) { return at::linear(ln_f_(x), tokens_); });
   }
 
@@ -164,7 +164,7 @@ class Gpt : public Chain {
  private:
   at::Tensor add_table(const char* name, int64_t rows, int64_t channels) {
     const auto table = register_module(name, std::make_shared<nn::Module>());
-    return table->register_parameter("weight", normal({rows, channels}));
+    return table->register_parameter("weight", drawn_weights({rows, channels}));
   }
 
   at::Tensor embed(const at::Tensor& tokens) const {

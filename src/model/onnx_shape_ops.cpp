@@ -127,6 +127,10 @@ Names repeat(OnnxCall& call) {
   return {call.emit("Tile", {input, call.constant(times)})};
 }
 
+Names embedding(OnnxCall& call) {
+  return {call.emit("Gather", {call.operand("weight"), call.operand("indices")})};
+}
+
 Names index_select(OnnxCall& call) {
   return {call.emit("Gather", {call.operand("self"), call.operand("index")},
                     {{"axis", call.axis("dim", call.tensor("self").dim())}})};
@@ -199,6 +203,7 @@ constexpr OnnxRow kShapeOperators[] = {
     {"chunk", split},
     {"repeat", repeat},
     {"index_select", index_select},
+    {"embedding", embedding},
     {"pixel_shuffle", pixel_shuffle},
     {"pad", pad},
     {"constant_pad_nd", pad},

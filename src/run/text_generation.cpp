@@ -15,10 +15,10 @@
 namespace saturate {
 namespace {
 
-constexpr int64_t kBytes = 256;
+constexpr int64_t kByteSymbols = 256;
 
 // Those of the `count` largest logits, in the order of the tokens; of equal ones the first.
-std::vector<int64_t> largest(const float* logits, int64_t tokens, int64_t count) {
+std::vector<int64_t> largest_tokens(const float* logits, int64_t tokens, int64_t count) {
   std::vector<int64_t> order(static_cast<size_t>(tokens));
   std::iota(order.begin(), order.end(), 0);
   if (count <= 0 || count >= tokens) return order;
@@ -39,7 +39,7 @@ int64_t drawn_token(const at::Tensor& logits, const GenerationOptions& options, 
   const int64_t tokens = logits.numel();
   const float most = *std::max_element(values, values + tokens);
   if (options.temperature == 0) return std::find(values, values + tokens, most) - values;
-  const auto candidates = largest(values, tokens, options.top_k);
+  const auto candidates = largest_tokens(values, tokens, options.top_k);
   std::vector<double> sums;
   double sum = 0;
   for (const int64_t token : candidates)
@@ -75,7 +75,7 @@ void generate_tokens(Model& model, const at::Device& device, int64_t context, in
 
 Vocabulary::Vocabulary(int64_t tokens, const std::string& symbols)
     : tokens_(tokens), symbols_(symbols) {
-  for (int64_t i = 0; symbols.empty() && tokens == kBytes && i < tokens; ++i)
+  for (int64_t i = 0; symbols.empty() && tokens == kByteSymbols && i < tokens; ++i)
     symbols_ += char(static_cast<unsigned char>(i));
 }
 
