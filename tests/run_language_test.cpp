@@ -167,7 +167,9 @@ TEST(DrawnToken, HasTheProbabilitiesOfTheLogits) {
   found = shares({.top_k = 2});
   EXPECT_NEAR(found[0], 0, 1e-9);
   EXPECT_NEAR(found[2], 1 / 3.0, 1e-3);
-  EXPECT_EQ(shares({.temperature = 0}), (std::map<int64_t, double>{{1, 1.0}})) << "all of them";
+  found = shares({.temperature = 0});
+  EXPECT_EQ(found.size(), 1u);
+  EXPECT_NEAR(found[1], 1, 1e-6) << "all of them";
 }
 
 // The next token is the sum of those seen, modulo 10; an output beyond the vocabulary is likelier.

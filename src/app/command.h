@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "run/text_generation.h"
 #include "saturate/data/recipe.h"
 
 namespace saturate {
@@ -72,19 +71,6 @@ struct SavedModelArguments {
 void add_saved_model(CLI::App& command, SavedModelArguments& arguments);
 // Sets `path` to the file that was chosen.
 Checkpoint read_saved_model(Env& env, const SavedModelArguments& arguments, std::string& path);
-
-// --generate and its options.
-struct GenerationArguments {
-  const CLI::Option* option = nullptr;
-  std::string prompt;
-  GenerationOptions options;
-  bool is_asked() const { return option->count() > 0; }
-};
-void add_generation(CLI::App& command, GenerationArguments& arguments);
-// Prints the prompt and what the model continues it with. Fails with kUsage if it is not a language
-// model.
-void print_generated(Model& model, const at::Device& device, const Recipe& recipe,
-                     const std::vector<TensorField>& fields, const GenerationArguments& arguments);
 
 // From now on the first SIGINT, SIGTERM, SIGUSR1 or SIGHUP (unless it is ignored, as under nohup)
 // is only recorded; a further SIGINT ends the process at once. After SIGHUP, terminal descriptors

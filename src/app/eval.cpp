@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "app/command.h"
+#include "app/generate.h"
 #include "base/printable.h"
 #include "record/class_results.h"
 #include "record/json_fields.h"

@@ -1,11 +1,11 @@
-// saturate eval --generate: a text of a language model.
+#include "app/generate.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
 
 #include "app/command.h"
-#include "run/text_generation.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
