@@ -101,6 +101,16 @@ void require_one_purpose(const EvalArguments& arguments) {
          "Remove it, or --data, --json and --predictions");
 }
 
+[[noreturn]] void refuse_predictions(TaskKind kind) {
+  fail(ErrorKind::kUsage,
+       "--predictions writes one class per sample, and the run is " +
+           std::string(kind == TaskKind::kSegment    ? "segmentation"
+                       : kind == TaskKind::kRegress  ? "regression"
+                       : kind == TaskKind::kLanguage ? "of a language model"
+                                                     : "of several labels"),
+       "--predictions", "Remove it");
+}
+
 int eval(const EvalArguments& arguments) {
   require_one_purpose(arguments);
   Env& env = Env::posix();
@@ -124,14 +134,7 @@ int eval(const EvalArguments& arguments) {
   const bool wants_names = !arguments.predictions.empty();
   const TaskKind kind = recipe.train.task;
   const bool classifies = kind == TaskKind::kClassify || kind == TaskKind::kAuto;
-  if (wants_names && !classifies)
-    fail(ErrorKind::kUsage,
-         "--predictions writes one class per sample, and the run is " +
-             std::string(kind == TaskKind::kSegment    ? "segmentation"
-                         : kind == TaskKind::kRegress  ? "regression"
-                         : kind == TaskKind::kLanguage ? "of a language model"
-                                                       : "of several labels"),
-         "--predictions", "Remove it");
+  if (wants_names && !classifies) refuse_predictions(kind);
   Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device, wants_names, {},
                       nullptr, checkpoint.fields);
   if (const std::string warning = evaluator.warning(); !warning.empty()) print_warning(warning);
