@@ -111,6 +111,13 @@ TEST(SourceRecipe, MasksAreSegmented) {
   EXPECT_EQ(recipe.model.name, "unet");
 }
 
+TEST(SourceRecipe, TokensGetALanguageModel) {
+  const Recipe recipe = made_for("synth-text:count=200");
+  EXPECT_EQ(recipe.model.name, "gpt_tiny");
+  EXPECT_EQ(recipe.data.eval_source, "split:held,1/5,synth-text:count=200");
+  EXPECT_EQ(made_for("synth-table:count=200").model.name, "mlp");
+}
+
 TEST(SourceRecipe, SourcesThatCannotBeTrainedOnAreNamed) {
   const TempDir dir;
   write_photos(dir / "one", 3, 20);

@@ -5,6 +5,7 @@
 #include <torch/csrc/jit/api/module.h>
 
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,6 +13,7 @@
 #include "saturate/safetensors.h"
 #include "saturate/weights.h"
 #include "tests/data_testing.h"
+#include "tests/language_testing.h"
 #include "tests/onnx_testing.h"
 #include "tests/paths.h"
 
@@ -38,17 +40,24 @@ class OnnxRuntime : public ::testing::Test {
   }
 
   void add(const std::string& name, Model& model, int size) {
+    add(name, model, ModelInput{10, size, Env::posix()}, [size](int64_t count) {
+      return symmetric("images", {count, 3, size, size}, 2);
+    });
+  }
+
+  void add(const std::string& name, Model& model, const ModelInput& input,
+           const std::function<Tensor(int64_t count)>& samples) {
     SCOPED_TRACE(name);
     const at::NoGradGuard no_grad;
     std::vector<NamedTensor> tensors;
     for (const int64_t count : {1, 3}) {
-      const Tensor images = symmetric("images", {count, 3, size, size}, 2);
+      const Tensor images = samples(count);
       tensors.push_back({"images" + std::to_string(count), images});
       tensors.push_back({"logits" + std::to_string(count), model.forward(images).contiguous()});
     }
     write_safetensors(Env::posix(), dir / (name + ".safetensors"), tensors, {});
     ASSERT_NO_THROW(
-        export_onnx(Env::posix(), dir / (name + ".onnx"), model, size, {{"model", name}}));
+        export_onnx(Env::posix(), dir / (name + ".onnx"), model, input, {{"model", name}}));
     names.insert(name);
   }
 
@@ -75,6 +84,17 @@ class OnnxRuntime : public ::testing::Test {
 
 TEST_F(OnnxRuntime, ComputesTheLogitsOfAllModels) {
   for (const std::string& name : model_names()) add(name, *small_model(name, 32), 32);
+  expect_equal_logits();
+}
+
+TEST_F(OnnxRuntime, ComputesTheLogitsOfLanguageModels) {
+  for (const auto& [name, attention] :
+       {std::pair("fused", Attention::kSdpa), std::pair("unfused", Attention::kNaive)}) {
+    const auto model = testing::language_model("gpt_tiny", attention);
+    testing::fill_all(*model);
+    add(name, *model, testing::language_input(),
+        [](int64_t count) { return testing::tokens("tokens", count); });
+  }
   expect_equal_logits();
 }
 

@@ -34,11 +34,11 @@ inline std::unique_ptr<Model> small_model(const std::string& name, int size) {
   return model;
 }
 
-// All models that are not files.
+// All models of images that are not files.
 inline std::vector<std::string> model_names() {
   std::vector<std::string> names;
   for (const auto& entry : models())
-    if (!entry.traits.is_file) names.emplace_back(entry.name);
+    if (!entry.traits.is_file && !entry.traits.is_language) names.emplace_back(entry.name);
   return names;
 }
 

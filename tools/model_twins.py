@@ -165,6 +165,76 @@ class ToySeg(nn.Module):
         return self.decoder(self.encoder(images))
 
 
+class Conv1D(nn.Module):
+    """A linear layer whose weight is [in, out], as in OpenAI's and Hugging Face's GPT-2."""
+
+    def __init__(self, inputs, outputs, deviation=0.02):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inputs, outputs).normal_(0, deviation))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x):
+        return torch.addmm(self.bias, x.flatten(0, 1), self.weight).view(-1, x.size(1), self.bias.size(0))
+
+
+class CausalAttention(nn.Module):
+    def __init__(self, channels, heads, deviation):
+        super().__init__()
+        self.heads = heads
+        self.c_attn = Conv1D(channels, 3 * channels)
+        self.c_proj = Conv1D(channels, channels, deviation)
+
+    def forward(self, x):
+        parts = self.c_attn(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        attended = nn.functional.scaled_dot_product_attention(*parts.unbind(0), is_causal=True)
+        return self.c_proj(attended.transpose(1, 2).flatten(2))
+
+
+class GptLayer(nn.Module):
+    def __init__(self, channels, heads, deviation):
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(channels)
+        self.attn = CausalAttention(channels, heads, deviation)
+        self.ln_2 = nn.LayerNorm(channels)
+        self.mlp = nn.Module()
+        self.mlp.c_fc = Conv1D(channels, 4 * channels)
+        self.mlp.c_proj = Conv1D(4 * channels, channels, deviation)
+
+    def forward(self, x):
+        x = x + self.attn(self.ln_1(x))
+        hidden = nn.functional.gelu(self.mlp.c_fc(self.ln_2(x)), approximate="tanh")
+        return x + self.mlp.c_proj(hidden)
+
+
+class Gpt(nn.Module):
+    """GPT-2: tokens [N, T] to logits [N, T, vocabulary]. `context`: the most tokens."""
+
+    def __init__(self, vocabulary, context, width, layers, heads, head_channels):
+        super().__init__()
+        heads = scaled(heads, width)
+        channels = heads * head_channels
+
+        def table(rows):
+            module = nn.Module()
+            module.weight = nn.Parameter(torch.empty(rows, channels).normal_(0, 0.02))
+            return module
+
+        self.wte, self.wpe = table(vocabulary), table(context)
+        deviation = 0.02 / math.sqrt(2 * layers)
+        self.h = nn.ModuleList(GptLayer(channels, heads, deviation) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(channels)
+
+    def forward(self, tokens):
+        x = nn.functional.embedding(tokens, self.wte.weight) + self.wpe.weight[:tokens.size(1)]
+        for layer in self.h:
+            x = layer(x)
+        return nn.functional.linear(self.ln_f(x), self.wte.weight)
+
+
+def gpt(*sizes):
+    return lambda classes, size, width: Gpt(classes, size, width, *sizes)
+
+
 def se_resnet18(classes, size, width):
     from torchvision.models.resnet import BasicBlock, ResNet
 
@@ -238,7 +308,8 @@ def mobilenet_v2(classes, size, width, dropout=0.2):
 
 
 TWINS = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet9": ResNet9, "airbench": Airbench,
-         "toy_cnn": ToyCnn, "unet": UNet, "toy_seg": ToySeg}
+         "toy_cnn": ToyCnn, "unet": UNet, "toy_seg": ToySeg, "gpt_tiny": gpt(2, 2, 32), "gpt_micro": gpt(4, 4, 32),
+         "gpt_mini": gpt(6, 6, 64), "gpt2": gpt(12, 12, 64)}
 # Built from torchvision's parts.
 BUILT = {"se_resnet18": se_resnet18, "resnet18_cifar": resnet18_cifar, "vit_tiny": vit_tiny,
          "vit_b_16": vit_b_16, "mobilenet_v2": mobilenet_v2}

@@ -38,14 +38,18 @@ struct Stage {
   std::function<at::Tensor(const at::Tensor&)> forward;
   // Tensors updated in place, such as a BatchNorm's buffers; handles, not copies.
   std::vector<at::Tensor> statistics = {};
+  // checkpoint_sequential() does not recompute it if it comes before all stages that are not kept:
+  // for one that keeps little, or shares a parameter with a later segment, whose gradient would
+  // come in two parts, which distributed training does not support.
+  bool is_kept = false;
 };
 
 // stage.forward(input), recomputed in backward. Fails with kRun if it changes its input.
 at::Tensor checkpoint(Stage stage, const at::Tensor& input);
 
-// All stages in sequence, in `segments` (at most the number of stages) of nearly equal length. All
-// segments but the last are checkpointed: backward begins with that one, so keeping its activations
-// is better. 0 or 1: none.
+// All stages in sequence, in `segments` (at most the number of stages) of nearly equal length,
+// which follow the kept ones. All segments but the last are checkpointed: backward begins with that
+// one, so keeping its activations is better. 0 or 1: none.
 at::Tensor checkpoint_sequential(const std::vector<Stage>& stages, int64_t segments,
                                  const at::Tensor& input);
 

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "saturate/data/dataset.h"
@@ -46,6 +47,16 @@ struct EncoderDecoder {
   std::function<at::Tensor(const std::vector<at::Tensor>& features)> decode;
 };
 
+// Differences of other programs' weight files from the names and shapes of a model.
+struct ForeignWeights {
+  std::string prefix;                  // of modules, such as "transformer.", ignored in names
+  std::vector<std::string> constants;  // patterns of names that are not weights, and are ignored
+  // A name in such a file, and the parameter that it repeats: with other values it is an error.
+  std::vector<std::pair<std::string, std::string>> copies;
+  // Parameters of which a file may have more rows: the first ones are loaded.
+  std::vector<std::string> longer;
+};
+
 // Properties that only some models have; empty by default. Valid as long as the model.
 struct ModelFacets {
   bool per_pixel = false;     // logits are [N, classes, H, W]
@@ -61,6 +72,7 @@ struct ModelFacets {
   std::function<void()> keep_frozen_statistics;
   std::vector<BatchNorm2dImpl*> norms;  // every saturate::BatchNorm2d, for SyncBatchNorm
   std::string norm_without_hook;        // the path of a BatchNorm that SyncBatchNorm cannot use
+  ForeignWeights foreign_weights;
   const torch::jit::Module* program = nullptr;  // the TorchScript program that the model is
 };
 
@@ -70,7 +82,8 @@ class Model {
  public:
   virtual ~Model() = default;
   // images [N, 3, H, W] float, any memory format, to logits [N, classes], or [N, classes, H, W] if
-  // per_pixel; or a tensor [N, ...] as ModelInput says to outputs [N, ...] for the task.
+  // per_pixel; or a tensor [N, ...] as ModelInput says to outputs [N, ...] for the task; for a
+  // language model tokens [N, T] to logits [N, T, vocabulary], of the token after each.
   virtual at::Tensor forward(const at::Tensor& images) = 0;
   // Batch statistics are used and updated in training, running statistics otherwise.
   virtual void set_training(bool training) = 0;
@@ -94,6 +107,8 @@ struct ModelInput {
   TensorField tensor = {};
 
   bool is_images() const { return tensor.name.empty(); }
+  // Sequences of a vocabulary: [T] whole numbers in [0, values).
+  bool is_tokens() const;
   // Of a batch of `count` samples.
   std::vector<int64_t> batch_shape(int64_t count) const;
   // [count, ...] zeros on the CPU.

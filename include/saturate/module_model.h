@@ -78,7 +78,8 @@ constexpr bool kPerPixelIsUsable = requires {
 
 // `Module` has at::Tensor forward(const at::Tensor&), and optionally static constexpr int64_t
 // kWantedImages and void prepare(const at::Tensor&), std::vector<Stage> stages(), static constexpr
-// bool kPerPixel = true, loss(), and encode() and decode(): see ModelFacets.
+// bool kPerPixel = true, loss(), encode() and decode(), and static ForeignWeights
+// foreign_weights(): see ModelFacets.
 template <class Module>
 class ModuleModel : public ModuleModelBase {
   static_assert(!std::is_final_v<Module>,
@@ -103,6 +104,8 @@ class ModuleModel : public ModuleModelBase {
     [[maybe_unused]] Module& module = *module_;
     if constexpr (requires { Module::kPerPixel; }) facets.per_pixel = Module::kPerPixel;
     if constexpr (requires { module.stages(); }) facets.stages = module.stages();
+    if constexpr (requires { Module::foreign_weights(); })
+      facets.foreign_weights = Module::foreign_weights();
     if constexpr (HasLoss<Module>)
       facets.loss = [&module](const at::Tensor& logits, const at::Tensor& labels) -> at::Tensor {
         return module.loss(logits, labels);

@@ -38,13 +38,16 @@ class Task {
  public:
   virtual ~Task() = default;
 
-  // outputs [N, ...] of the model, float or double, and labels [N, ...] of N > 0 samples to a
-  // scalar: the mean over what counts. `smoothing`: the weight of all other labels, 0 unless
-  // is_cross_entropy(). Without gradients in evaluation.
+  // outputs [N, ...] of the model, float or double unless takes_half(), and labels [N, ...] of N >
+  // 0 samples to a scalar: the mean over what counts. `smoothing`: the weight of all other labels,
+  // 0 unless is_cross_entropy(). Without gradients in evaluation.
   virtual at::Tensor mean_loss(const at::Tensor& outputs, const at::Tensor& labels,
                                double smoothing) const = 0;
   // Whether mean_loss() is torch's cross entropy, which label smoothing and compiled steps need.
   virtual bool is_cross_entropy() const { return false; }
+
+  // Whether mean_loss() and sums() take outputs in half precision too, as the model gives them.
+  virtual bool takes_half() const { return false; }
 
   // How many targets of `labels` count, an integer scalar on their device; undefined if that is
   // proportional to the samples. Gives micro-batches their loss weights.
@@ -93,6 +96,12 @@ std::unique_ptr<const Task> regression(RegressionLoss loss, int64_t values);
 // Binary cross entropy; "map", as scikit-learn's average_precision_score(average="macro") over a
 // whole evaluation, and "f1" as its f1_score(average="macro") of probabilities above a half.
 std::unique_ptr<const Task> multilabel(int64_t values);
+
+// The token after each: logits [N, T, V] and labels [N, T] int64, negative where ignored. Cross
+// entropy over all tokens; metrics are "perplexity", exp of the mean loss, the loss in bits ("bpb",
+// bits per byte, if the vocabulary is the 256 bytes, else "bits_per_token"), and "accuracy". Every
+// sample has the same weight.
+std::unique_ptr<const Task> language(int64_t vocabulary);
 
 // The recipe's task, with the model's own loss if it has one. Valid as long as the model.
 // `outputs`: ModelInput::outputs. kAuto is classification.

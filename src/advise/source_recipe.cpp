@@ -149,6 +149,13 @@ void set_sources(Settings& settings, const SourceParts& parts, size_t every) {
   add(settings, "data.on_error", "skip");
 }
 
+// Whether the target is a sequence of tokens.
+bool has_tokens(const Dataset& data) {
+  return std::ranges::any_of(data.tensors(), [](const TensorField& field) {
+    return field.is_target && field.values > 0 && field.shape.size() == 1;
+  });
+}
+
 }  // namespace
 
 bool names_source(Env& env, const std::string& text) {
@@ -181,7 +188,7 @@ std::vector<std::string> settings_for_source(Env& env, const std::string& source
   add(settings, "seed", 1);
   set_sources(settings, parts, every);
   if (tensors)
-    add(settings, "model.name", "mlp");
+    add(settings, "model.name", !has_tokens(*data) ? "mlp" : on_gpu ? "gpt_mini" : "gpt_tiny");
   else
     set_network(settings, median_side(*data), on_gpu, masks);
   set_optimizer(settings, batch, masks || tensors);

@@ -96,7 +96,10 @@ class BareLoop {
         autocast.emplace(recipe_.precision.mode, batch.images.device().type());
       at::Tensor logits = model_->forward(batch.images);
       if (autocast) logits = logits.to(at::kFloat);
-      loss = cross_entropy(logits, batch.labels, recipe_.train.label_smoothing);
+      const bool tokens = recipe_.train.task == TaskKind::kLanguage;
+      loss = cross_entropy(tokens ? logits.flatten(0, 1) : logits,
+                           tokens ? batch.labels.flatten() : batch.labels,
+                           recipe_.train.label_smoothing);
       const double loss_weight = double(batch.count()) / double(count_);
       if (loss_weight != 1) loss = loss * loss_weight;
     }

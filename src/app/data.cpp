@@ -191,6 +191,7 @@ void print_report(const DatasetReport& report, const std::string& source) {
     fmt::print("  all below{} is for {} of them, evenly spread; --all inspects all\n",
                report.has_masks ? "" : " except classes", report.looked_at);
   report.fields.empty() ? print_images(report) : print_fields(report);
+  if (!report.note.empty()) fmt::print("  note     {}\n", printable(report.note));
   constexpr size_t kShown = 20;
   if (!report.classes.empty()) fmt::print("  classes\n");
   for (size_t i = 0; i < std::min(kShown, report.classes.size()); ++i)
@@ -330,7 +331,8 @@ void add_threads(CLI::App& command, int& threads) {
       ->check(CLI::Range(1, 1024));
 }
 
-void add_examined(CLI::App& command, InspectArguments& arguments) {
+template <class Arguments>
+void add_examined(CLI::App& command, Arguments& arguments) {
   command.add_option("SOURCE", arguments.source, "Source, as data.source of a recipe")->required();
   command.add_option("--json", arguments.json, "Write the report to this file too");
   add_threads(command, arguments.threads);
@@ -391,11 +393,9 @@ void add_index(CLI::App& data, int& exit_code) {
       data, exit_code, "index",
       "Find positions in JPEG files, so that data.decode=fast needs to read only parts of them",
       index);
-  command.add_option("SOURCE", arguments.source, "Source, as data.source of a recipe")->required();
+  add_examined(command, arguments);
   command.add_option("--out", arguments.out,
                      "The index, new or to be extended (default: where data.index=auto looks)");
-  command.add_option("--json", arguments.json, "Write the report to this file too");
-  add_threads(command, arguments.threads);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "app/command.h"
+#include "app/generate.h"
 #include "base/printable.h"
 #include "record/class_results.h"
 #include "record/json_fields.h"
@@ -25,6 +26,7 @@ struct EvalArguments {
   SavedModelArguments model;
   std::string data, json, predictions;
   std::vector<std::string> overrides;
+  GenerationArguments generation;
 };
 
 void write_json(Env& env, const std::string& path, const Metrics& metrics,
@@ -89,7 +91,28 @@ ClassResults results_of(const Answers& answers, const Metrics& metrics,
                        classes);
 }
 
+void require_one_purpose(const EvalArguments& arguments) {
+  if (!arguments.generation.is_asked() && arguments.data.empty())
+    fail(ErrorKind::kUsage, "--data is missing", "saturate eval",
+         "Give a source to evaluate on, or --generate for a text of a language model");
+  if (arguments.generation.is_asked() &&
+      !(arguments.data.empty() && arguments.json.empty() && arguments.predictions.empty()))
+    fail(ErrorKind::kUsage, "--generate evaluates nothing", "--generate",
+         "Remove it, or --data, --json and --predictions");
+}
+
+[[noreturn]] void refuse_predictions(TaskKind kind) {
+  fail(ErrorKind::kUsage,
+       "--predictions writes one class per sample, and the run is " +
+           std::string(kind == TaskKind::kSegment    ? "segmentation"
+                       : kind == TaskKind::kRegress  ? "regression"
+                       : kind == TaskKind::kLanguage ? "of a language model"
+                                                     : "of several labels"),
+       "--predictions", "Remove it");
+}
+
 int eval(const EvalArguments& arguments) {
+  require_one_purpose(arguments);
   Env& env = Env::posix();
   std::string path;
   const Checkpoint checkpoint = read_saved_model(env, arguments.model, path);
@@ -104,16 +127,14 @@ int eval(const EvalArguments& arguments) {
   const bool averaged = !checkpoint.average.empty() && !arguments.model.plain;
   if (averaged) load_average(*model, checkpoint.average, path);
 
+  if (arguments.generation.is_asked()) {
+    print_generated(*model, device, recipe, checkpoint.fields, arguments.generation);
+    return 0;
+  }
   const bool wants_names = !arguments.predictions.empty();
   const TaskKind kind = recipe.train.task;
   const bool classifies = kind == TaskKind::kClassify || kind == TaskKind::kAuto;
-  if (wants_names && !classifies)
-    fail(ErrorKind::kUsage,
-         "--predictions writes one class per sample, and the run is " +
-             std::string(kind == TaskKind::kSegment   ? "segmentation"
-                         : kind == TaskKind::kRegress ? "regression"
-                                                      : "of several labels"),
-         "--predictions", "Remove it");
+  if (wants_names && !classifies) refuse_predictions(kind);
   Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device, wants_names, {},
                       nullptr, checkpoint.fields);
   if (const std::string warning = evaluator.warning(); !warning.empty()) print_warning(warning);
@@ -152,7 +173,8 @@ void add_eval(CLI::App& app, int& exit_code) {
   const auto [command, arguments] = add_command<EvalArguments>(
       app, exit_code, "eval", "Evaluate a saved model on a source", eval);
   add_saved_model(command, arguments.model);
-  command.add_option("--data", arguments.data, "Source, as data.source of a recipe")->required();
+  command.add_option("--data", arguments.data,
+                     "Source, as data.source of a recipe; needed without --generate");
   add_settings(command, arguments.overrides, "--set",
                "section.key=value: overrides the run's recipe; may be repeated");
   command.add_option("--predictions", arguments.predictions,
@@ -160,6 +182,7 @@ void add_eval(CLI::App& app, int& exit_code) {
   command.add_option("--json", arguments.json,
                      "Write the result to this file too, with every class and the whole confusion "
                      "matrix");
+  add_generation(command, arguments.generation);
 }
 
 }  // namespace saturate

@@ -140,6 +140,7 @@ class Tally {
     report_.samples = dataset.size();
     report_.looked_at = looked_at;
     report_.classes = dataset.classes();
+    report_.note = dataset.note();
     report_.class_samples.resize(report_.classes.size());
     report_.has_masks = dataset.has_masks();
     report_.class_pixels.resize(report_.has_masks ? report_.classes.size() : 0);

@@ -45,7 +45,7 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
      open_csv},
     {"tokens",
      "tokens:FILE[,FILE...], token numbers of nanoGPT or llm.c; context=N, vocabulary=N, "
-     "type=uint32",
+     "type=uint32, or uint8: the bytes of a text",
      open_tokens},
     {"split",
      "split:train,1/N,SOURCE and split:held,1/N,SOURCE: a source without every N-th image, and "
@@ -54,6 +54,10 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
     {"synth",
      "synth:KEY=VALUE,..., rendered shapes: size, count, classes, difficulty, seed, split, masks",
      open_synth},
+    {"synth-text",
+     "synth-text:KEY=VALUE,..., texts of a Markov chain of known entropy: symbols, context, count, "
+     "seed, split",
+     open_synth_text},
     {"synth-table",
      "synth-table:KEY=VALUE,..., drawn rows of numbers: count, inputs, outputs, noise, seed, split",
      open_synth_table},

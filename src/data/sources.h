@@ -24,6 +24,7 @@ std::unique_ptr<Dataset> open_lmdb(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_idx(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_cifar(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_synth(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_synth_text(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_synth_table(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_npy(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_npz(Env& env, const std::string& rest);
@@ -59,6 +60,7 @@ class WrappedSource : public Source {
   const std::vector<TensorField>& tensors() const override { return source_->tensors(); }
   const DecodedSample* decoded(size_t index) const override { return source_->decoded(index); }
   std::string warning() const override { return source_->warning(); }
+  std::string note() const override { return source_->note(); }
   uint64_t bytes(size_t index) const override { return source_->bytes(index); }
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     source_->advise(advice, first, count);

@@ -1,12 +1,13 @@
-// tokens:FILE[,FILE...][,context=N][,vocabulary=N][,type=uint16|uint32]: flat files of token
-// numbers. A sample is N tokens, x, and the token after each of them, y; the samples of a file
-// follow one another without a gap.
+// tokens:FILE[,FILE...][,context=N][,vocabulary=N][,type=uint8|uint16|uint32]: flat files of token
+// numbers, of uint8 the bytes of any file. A sample is N tokens, x, and the token after each of
+// them, y; the samples of a file follow one another without a gap.
 //
 // A file of nanoGPT has nothing but tokens. One of llm.c begins with 256 int32: a magic number, a
 // version and the number of tokens (its dataloader.h).
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "base/thread_pool.h"
@@ -21,6 +22,9 @@ namespace {
 constexpr int32_t kMagic16 = 20240520, kMagic32 = 20240801;  // of llm.c
 constexpr size_t kLlmcHeaderBytes = 256 * sizeof(int32_t);
 constexpr size_t kContext = 1024;  // GPT-2's
+constexpr uint64_t kByteTokens = 256;
+constexpr std::pair<std::string_view, size_t> kWidths[] = {
+    {"", 2}, {"uint8", 1}, {"uint16", 2}, {"uint32", 4}};
 
 struct TokenFile {
   std::string path;
@@ -30,6 +34,13 @@ struct TokenFile {
   size_t end = 0;    // samples of this file and those before it
 };
 
+size_t width_of(const std::string& type) {
+  for (const auto& [name, width] : kWidths)
+    if (type == name) return width;
+  fail(ErrorKind::kUsage, "type=" + type + " is not uint8, uint16 or uint32", "data.source",
+       "Write type=uint16, or type=uint8 for the bytes of a text");
+}
+
 TokenFile open_token_file(Env& env, const std::string& url, size_t width) {
   const std::string path = store_name(url);
   TokenFile opened;
@@ -38,7 +49,8 @@ TokenFile open_token_file(Env& env, const std::string& url, size_t width) {
   opened.width = width;
   const uint64_t size = opened.file->size();
   std::array<int32_t, 3> header{};
-  if (size >= kLlmcHeaderBytes) opened.file->read_at(0, std::as_writable_bytes(std::span(header)));
+  if (size >= kLlmcHeaderBytes && width > 1)
+    opened.file->read_at(0, std::as_writable_bytes(std::span(header)));
   const bool is_16 = header[0] == kMagic16 && header[1] == 1,
              is_32 = header[0] == kMagic32 && header[1] == 7;
   if (is_16 || is_32) {
@@ -49,7 +61,7 @@ TokenFile open_token_file(Env& env, const std::string& url, size_t width) {
   opened.tokens = bytes / opened.width;
   if (bytes % opened.width != 0)
     fail(ErrorKind::kData, "the file does not hold a whole number of tokens", path,
-         "Check its type: uint16, or with ,type=uint32 uint32");
+         "Check its type: uint16, or with ,type=uint8 or ,type=uint32 another");
   if (opened.offset > 0 && opened.tokens != uint64_t(uint32_t(header[2])))
     fail(ErrorKind::kData,
          "the header claims " + std::to_string(uint32_t(header[2])) + " tokens, and " +
@@ -138,17 +150,16 @@ class TokensSource : public IndexedSource {
 
 std::unique_ptr<Dataset> open_tokens(Env& env, const std::string& rest) {
   std::string list = rest;
+  const size_t width = width_of(take_option(list, "type"));
   const auto number = [&](const char* key) {
     return take_number(list, key, 1, kAnyNumber, "Write tokens:FILE,context=256");
   };
   const size_t context = number("context").value_or(kContext),
-               vocabulary = number("vocabulary").value_or(0);
-  const std::string type = take_word(list, "type", "uint16", "uint32");
+               vocabulary = number("vocabulary").value_or(width == 1 ? kByteTokens : 0);
   const std::vector<std::string> paths = expand_paths(env, list, "tokens");
   std::vector<TokenFile> files(paths.size());
-  parallel_for(files.size(), opening_threads(paths), [&](size_t i) {
-    files[i] = open_token_file(env, paths[i], type == "uint32" ? 4 : 2);
-  });
+  parallel_for(files.size(), opening_threads(paths),
+               [&](size_t i) { files[i] = open_token_file(env, paths[i], width); });
   return std::make_unique<TokensSource>(std::move(files), context, vocabulary);
 }
 

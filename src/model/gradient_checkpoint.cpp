@@ -156,13 +156,15 @@ at::Tensor checkpoint(Stage stage, const at::Tensor& input) {
 
 at::Tensor checkpoint_sequential(const std::vector<Stage>& stages, int64_t segments,
                                  const at::Tensor& input) {
-  const size_t count = std::clamp<size_t>(size_t(std::max<int64_t>(segments, 1)), 1,
-                                          std::max<size_t>(stages.size(), 1));
+  const auto first = std::ranges::find(stages, false, &Stage::is_kept);
   at::Tensor x = input;
-  for (size_t i = 0; i + 1 < count; ++i)
-    x = checkpoint(joined(stages, i * stages.size() / count, (i + 1) * stages.size() / count), x);
-  for (size_t i = (count - 1) * stages.size() / count; i < stages.size(); ++i)
-    x = stages[i].forward(x);
+  for (auto kept = stages.begin(); kept != first; ++kept) x = kept->forward(x);
+  const size_t before = size_t(first - stages.begin()), others = stages.size() - before;
+  const size_t count =
+      std::clamp<size_t>(size_t(std::max<int64_t>(segments, 1)), 1, std::max<size_t>(others, 1));
+  const auto begin = [&](size_t segment) { return before + segment * others / count; };
+  for (size_t i = 0; i + 1 < count; ++i) x = checkpoint(joined(stages, begin(i), begin(i + 1)), x);
+  for (size_t i = begin(count - 1); i < stages.size(); ++i) x = stages[i].forward(x);
   return x;
 }
 

@@ -20,5 +20,9 @@
   ROW(toy_cnn, "2x2 convolutions that halve the image and double the channels, down to one pixel") \
   ROW(unet, "U-Net for segmentation: five levels, from 64 channels, with BatchNorm")               \
   ROW(toy_seg, "2x2 convolutions down to an eighth and up again, for segmentation")                \
+  ROW(gpt_tiny, "GPT-2's architecture: 2 layers, 2 heads, 64 channels", .is_language = true)       \
+  ROW(gpt_micro, "GPT-2's architecture: 4 layers, 4 heads, 128 channels", .is_language = true)     \
+  ROW(gpt_mini, "GPT-2's architecture: 6 layers, 6 heads, 384 channels", .is_language = true)      \
+  ROW(gpt2, "GPT-2: 12 layers, 12 heads, 768 channels, 124 M weights", .is_language = true)        \
   ROW(torchscript, "a module of your own, from Python: model.file", .is_file = true,               \
       .takes_tensors = true)

@@ -25,10 +25,10 @@ std::vector<RegistryEntry<ModelFactory, ModelTraits>>& all_models() {
 }
 
 // "mlp or model.name=torchscript".
-std::string names_for_tensors() {
+std::string names_with(bool ModelTraits::*trait) {
   std::string names;
   for (const auto& entry : all_models())
-    if (entry.traits.takes_tensors)
+    if (entry.traits.*trait)
       names += (names.empty() ? "" : " or model.name=") + std::string(entry.name);
   return names;
 }
@@ -45,6 +45,11 @@ void add_model(std::string_view name, std::string_view doc, ModelFactory make) {
       fail(ErrorKind::kUsage, "there is a model \"" + std::string(name) + "\" already", "add_model",
            "Give it another name");
   all_models().push_back({name, doc, make, {.takes_tensors = true}});
+}
+
+bool ModelInput::is_tokens() const {
+  return !is_images() && tensor.type == ElementType::kInt64 && tensor.shape.size() == 1 &&
+         tensor.values > 0;
 }
 
 std::vector<int64_t> ModelInput::batch_shape(int64_t count) const {
@@ -100,12 +105,19 @@ std::unique_ptr<Model> make_model(const ModelOptions& options, const ModelInput&
   if (!std::isfinite(options.width) || options.width <= 0)
     fail(ErrorKind::kUsage, "the width must be positive, not " + std::to_string(options.width),
          "model.width", "Set model.width to a number above 0, such as 1.0");
-  if (input.is_images())
+  if (entry.traits.is_language) {
+    if (!input.is_tokens())
+      fail(ErrorKind::kUsage, options.name + " takes tokens, and the samples are something else",
+           "model.name", "Give a source of tokens, as tokens:FILE, or choose another model.name");
+  } else if (input.is_images()) {
     require_size(options, input, 1);
-  else if (!entry.traits.takes_tensors)
+  } else if (!entry.traits.takes_tensors) {
     fail(ErrorKind::kUsage,
          options.name + " takes images, and the samples are tensors, " + input.tensor.name,
-         "model.name", "Set model.name=" + names_for_tensors());
+         "model.name",
+         "Set model.name=" + names_with(input.is_tokens() ? &ModelTraits::is_language
+                                                          : &ModelTraits::takes_tensors));
+  }
   return entry.make(options, input);
 }
 

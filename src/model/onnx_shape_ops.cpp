@@ -126,6 +126,10 @@ Names repeat(OnnxCall& call) {
   return {call.emit("Tile", {input, call.constant(times)})};
 }
 
+Names embedding(OnnxCall& call) {
+  return {call.emit("Gather", {call.operand("weight"), call.operand("indices")})};
+}
+
 Names index_select(OnnxCall& call) {
   return {call.emit("Gather", {call.operand("self"), call.operand("index")},
                     {{"axis", call.axis("dim", call.tensor("self").dim())}})};
@@ -179,6 +183,7 @@ constexpr OnnxRow kShapeOperators[] = {
     {"split split_with_sizes chunk", split},
     {"repeat", repeat},
     {"index_select", index_select},
+    {"embedding", embedding},
     {"pixel_shuffle", pixel_shuffle},
     {"pad constant_pad_nd", pad},
     {"reflection_pad2d", padded, "reflect"},

@@ -32,6 +32,11 @@ class Chain : public torch::nn::Module {
     stages_.push_back(std::move(stage));
   }
 
+  // One that is never recomputed, before all others that are.
+  void add_kept_stage(std::function<at::Tensor(const at::Tensor&)> forward) {
+    stages_.push_back({std::move(forward), {}, /*is_kept=*/true});
+  }
+
   // A module (a holder) that is a stage.
   template <class Module>
   void add_module_stage(Module module) {

@@ -1,5 +1,6 @@
 #include "saturate/weights.h"
 
+#include <ATen/ops/equal.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -32,6 +33,8 @@ std::string renamed(std::string name) {
   return name;
 }
 
+constexpr const char* kNoModule = "/";  // in no name
+
 using ByName = std::map<std::string, at::Tensor>;
 
 // Inserted into names by torch.compile and wrappers of single modules, anywhere.
@@ -41,13 +44,18 @@ constexpr std::array<std::string_view, 3> kInserted{"_orig_mod.", "_fsdp_wrapped
 constexpr std::array<std::string_view, 7> kWrapped{
     "", "module.", "model.", "module.model.", "model.module.", "module.module.", "model.model."};
 
-std::string without_inserted(std::string name) {
-  for (const std::string_view part : kInserted)
-    for (size_t at = 0; (at = name.find(part, at)) != std::string::npos;)
-      if (at == 0 || name[at - 1] == '.')
-        name.erase(at, part.size());
-      else
-        at += part.size();
+void erase_part(std::string_view part, std::string& name) {
+  for (size_t at = 0; !part.empty() && (at = name.find(part, at)) != std::string::npos;)
+    if (at == 0 || name[at - 1] == '.')
+      name.erase(at, part.size());
+    else
+      at += part.size();
+}
+
+// `foreign`: a prefix of modules that other programs have.
+std::string without_inserted(std::string name, std::string_view foreign) {
+  for (const std::string_view part : kInserted) erase_part(part, name);
+  erase_part(foreign, name);
   return name;
 }
 
@@ -100,10 +108,11 @@ std::vector<NamedTensor> chosen(const std::vector<NamedTensor>& tensors,
 
 // The file's tensors by the model's names.
 ByName by_name(std::vector<NamedTensor> tensors, const std::vector<NamedTensor>& targets,
-               const std::string& prefix) {
-  for (auto& [name, tensor] : tensors) name = without_inserted(std::move(name));
+               const std::string& prefix, const ForeignWeights& foreign) {
+  for (auto& [name, tensor] : tensors) name = without_inserted(std::move(name), foreign.prefix);
   ByName named;
-  for (auto& [name, tensor] : unwrapped(chosen(tensors, without_inserted(prefix)), targets))
+  for (auto& [name, tensor] :
+       unwrapped(chosen(tensors, without_inserted(prefix, foreign.prefix)), targets))
     named[renamed(std::move(name))] = tensor;
   return named;
 }
@@ -123,11 +132,11 @@ std::string likely_prefix(const ByName& tensors, const std::vector<NamedTensor>&
 // Replaces a checkpoint's weights by their averages (train.ema), which `eval` and `export` use too.
 // False if there are none.
 bool take_averages(const std::vector<NamedTensor>& tensors, const std::vector<NamedTensor>& targets,
-                   const std::string& prefix, ByName& named) {
+                   const std::string& prefix, const ForeignWeights& foreign, ByName& named) {
   std::vector<NamedTensor> averages = behind_prefix("average.", tensors);
   for (auto& [name, tensor] : averages) name.insert(0, "model.");  // as the averaged weight's
   bool found = false;
-  for (const auto& [name, tensor] : by_name(std::move(averages), targets, prefix)) {
+  for (const auto& [name, tensor] : by_name(std::move(averages), targets, prefix, foreign)) {
     const auto weight = named.find(name);
     if (weight == named.end() || weight->second.sizes() != tensor.sizes()) continue;
     weight->second = tensor;
@@ -136,14 +145,48 @@ bool take_averages(const std::vector<NamedTensor>& tensors, const std::vector<Na
   return found;
 }
 
-// The module part of a parameter's name.
-std::string module_of(const std::string& name) {
-  return name.substr(0, name.rfind('.') + 1);
+bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {
+  return std::ranges::any_of(patterns, [&](const std::string& pattern) {
+    return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  });
 }
 
 // Whether the shapes are equal except for the number of outputs.
 bool differs_in_outputs(const at::Tensor& a, const at::Tensor& b) {
   return a.dim() > 0 && a.dim() == b.dim() && a.sizes().slice(1) == b.sizes().slice(1);
+}
+
+// Applies the model's differences from other programs' files, of names without prefixes.
+void take_foreign(const ForeignWeights& foreign, const std::vector<NamedTensor>& targets,
+                  const std::string& path, ByName& tensors) {
+  std::erase_if(tensors, [&](const auto& tensor) {
+    return matches_any(tensor.first, foreign.constants) &&
+           std::ranges::find(targets, tensor.first, &NamedTensor::name) == targets.end();
+  });
+  for (const auto& [copy, original] : foreign.copies) {
+    const auto node = tensors.extract(copy);
+    const auto found = tensors.find(original);
+    if (!node) continue;
+    if (found == tensors.end())
+      tensors[original] = node.mapped();
+    else if (!at::equal(node.mapped().to(found->second.scalar_type()), found->second))
+      fail(ErrorKind::kUsage,
+           copy + " differs from " + original + ", which the model uses for both", path,
+           "Save a model whose weights are tied");
+  }
+  for (const std::string& name : foreign.longer) {
+    const auto found = tensors.find(name);
+    const auto target = std::ranges::find(targets, name, &NamedTensor::name);
+    if (found == tensors.end() || target == targets.end()) continue;
+    const at::Tensor& own = target->tensor;
+    if (differs_in_outputs(found->second, own) && found->second.size(0) > own.size(0))
+      found->second = found->second.narrow(0, 0, own.size(0));
+  }
+}
+
+// The module part of a parameter's name.
+std::string module_of(const std::string& name) {
+  return name.substr(0, name.rfind('.') + 1);
 }
 
 struct Fit {
@@ -217,14 +260,8 @@ void require_fit(const Fit& fit, const std::string& path, const std::string& pre
        !prefix.empty() ? "Set model.weights_prefix=" + prefix
        : !fit.retyped.empty()
            ? "Save them in the model's own types, dequantised if necessary"
-           : "Set model.name and model.width (for a transformer augment.size) to the values "
-             "of the saved model");
-}
-
-bool matches_any(const std::string& name, const std::vector<std::string>& patterns) {
-  return std::ranges::any_of(patterns, [&](const std::string& pattern) {
-    return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-  });
+           : "Set model.name and model.width (for a transformer augment.size, for a language model "
+             "the source's vocabulary and context) to the values of the saved model");
 }
 
 // Keeps only the names that match `only`, in the model and in the file.
@@ -276,16 +313,19 @@ LoadedWeights load_weights(Env& env, const std::string& path, Model& model,
   const c10::NoGradGuard no_grad;
   std::vector<NamedTensor> targets = model.parameters();
   if (targets.empty()) return {};
-  const std::string head = module_of(targets.back().name);
+  const ForeignWeights foreign = model.facets().foreign_weights;
+  // With tied weights the last layer is the embedding, whose rows are those of the vocabulary.
+  const std::string head = foreign.copies.empty() ? module_of(targets.back().name) : kNoModule;
   for (const NamedTensor& buffer : model.buffers()) targets.push_back(buffer);
   const std::vector<NamedTensor> all = read_weights(env, path, prefix);
-  ByName tensors = by_name(all, targets, prefix);
+  ByName tensors = by_name(all, targets, prefix, foreign);
   if (tensors.empty() && !prefix.empty())
     fail(ErrorKind::kUsage, "no name in the file begins with \"" + prefix + "\"",
          "model.weights_prefix",
          all.empty() ? "Remove it" : "The first name is " + all.front().name);
-  const bool averaged = take_averages(all, targets, prefix, tensors);
+  const bool averaged = take_averages(all, targets, prefix, foreign, tensors);
   const std::string missed = likely_prefix(tensors, targets);
+  take_foreign(foreign, targets, path, tensors);
   take_only(only, targets, tensors);
   Fit fitting = fit(std::move(tensors), targets, head);
   require_fit(fitting, path, missed.empty() ? "" : prefix + missed);

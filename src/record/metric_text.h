@@ -17,6 +17,7 @@ inline std::string metric_text(std::string_view name, double value, bool is_shor
   if (name == "accuracy5")
     return fmt::format("{} {:.2f}%", is_short ? "acc5" : "top-5", value * 100);
   if (name == "iou") return fmt::format("{} {:.4f}", is_short ? "iou" : "mean IoU", value);
+  if (name == "perplexity") return fmt::format("{} {:.5g}", is_short ? "ppl" : name, value);
   return fmt::format("{} {:.4g}", printable(std::string(name)), value);
 }
 

@@ -120,7 +120,8 @@ json to_json(const std::vector<TensorField>& fields) {
                     {"type", element_name(field.type)},
                     {"shape", field.shape},
                     {"is_target", field.is_target},
-                    {"values", field.values}});
+                    {"values", field.values},
+                    {"symbols", field.symbols}});
   return list;
 }
 
@@ -130,8 +131,8 @@ std::vector<TensorField> fields_in(const json& list) {
     const std::string type = each.at("type");
     const auto known = std::ranges::find(kElementTypes, type, element_name);
     if (known == std::end(kElementTypes)) throw json::other_error::create(500, type, &each);
-    fields.push_back(
-        {each.at("name"), *known, each.at("shape"), each.at("is_target"), each.at("values")});
+    fields.push_back({each.at("name"), *known, each.at("shape"), each.at("is_target"),
+                      each.at("values"), each.value("symbols", "")});
   }
   return fields;
 }

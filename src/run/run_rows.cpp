@@ -39,8 +39,10 @@ OptionRow monitor_row() {
       "epoch: loss, or one that the task names. classify: accuracy and, for more than five "
       "classes, "
       "accuracy5. segment: iou (mean intersection over union) and accuracy. regress: r2 and mae. "
-      "multilabel: map (of evaluations) and f1. auto: the first of these in each evaluation, of "
-      "segment its accuracy. Lower is better for loss and mae; \"eval_loss:max\" says otherwise.";
+      "multilabel: map (of evaluations) and f1. language: perplexity, bits_per_token (of a "
+      "vocabulary of bytes bpb) and accuracy. auto: the first of these in each evaluation, of "
+      "segment its accuracy. Lower is better for loss, mae, perplexity and bits; \"eval_loss:max\" "
+      "says otherwise.";
   row.is_text = true;
   row.set = set_monitor;
   row.get = [](const Recipe& recipe) {
@@ -58,16 +60,19 @@ std::vector<OptionRow> train_rows() {
       integer(SATURATE_OPTION(seed), {0, 9007199254740992.0}, "",
               "Seed of all random numbers: weights, order, augmentation. The same seed results in "
               "the same losses for any number of loader threads."),
-      choice(SATURATE_OPTION(train.task),
-             {{"auto", TaskKind::kAuto},
-              {"classify", TaskKind::kClassify},
-              {"segment", TaskKind::kSegment},
-              {"regress", TaskKind::kRegress},
-              {"multilabel", TaskKind::kMultilabel}},
-             "classify predicts one class per sample; segment one per pixel, with a source of "
-             "masks (masks:, synth:masks=true) and a model for it (unet, toy_seg); regress numbers "
-             "and multilabel any number of labels per sample, from tensors. auto: classify, but "
-             "regress for tensors whose target is of floats."),
+      choice(
+          SATURATE_OPTION(train.task),
+          {{"auto", TaskKind::kAuto},
+           {"classify", TaskKind::kClassify},
+           {"segment", TaskKind::kSegment},
+           {"regress", TaskKind::kRegress},
+           {"multilabel", TaskKind::kMultilabel},
+           {"language", TaskKind::kLanguage}},
+          "classify predicts one class per sample; segment one per pixel, with a source of "
+          "masks (masks:, synth:masks=true) and a model for it (unet, toy_seg); regress numbers "
+          "and multilabel any number of labels per sample, from tensors; language the token after "
+          "each, from tokens: and synth-text:, with a gpt model. auto: classify, but regress for "
+          "tensors whose target is of floats, and language for tokens."),
       choice(SATURATE_OPTION(train.loss),
              {{"mse", RegressionLoss::kMse},
               {"l1", RegressionLoss::kL1},

@@ -159,7 +159,8 @@ int micro_batch_size(const TrainOptions& train) {
 }
 
 void require_masks(TaskKind task, const Dataset& data, const std::string& source) {
-  if (data.tensors().empty() && (task == TaskKind::kRegress || task == TaskKind::kMultilabel))
+  if (data.tensors().empty() &&
+      (task == TaskKind::kRegress || task == TaskKind::kMultilabel || task == TaskKind::kLanguage))
     fail(ErrorKind::kUsage, "the source has images and a class for each, no other target", source,
          "Set train.task=classify, or give a source of tensors");
   const bool segments = task == TaskKind::kSegment;

@@ -12,8 +12,9 @@ namespace {
 
 // "y, float32 [3]".
 std::string described(const TensorField& field) {
-  return fmt::format("{}, {} [{}]", field.name, element_name(field.type),
-                     fmt::join(field.shape, ", "));
+  return fmt::format(
+      "{}, {} [{}]{}", field.name, element_name(field.type), fmt::join(field.shape, ", "),
+      field.values > 0 && !field.shape.empty() ? fmt::format(" below {}", field.values) : "");
 }
 
 void refuse(bool is_set, const char* key, const std::string& problem, const std::string& remedy) {
@@ -38,11 +39,37 @@ void refuse_image_settings(const Recipe& recipe) {
   refuse(!recipe.train.compiled.empty(), "train.compiled", images, "Remove it");
 }
 
-TaskKind task_for(const TensorField& target, const std::string& source) {
+// Tokens, of which the target is those that follow the input.
+bool is_text(const std::vector<TensorField>& fields, const TensorField& target) {
+  const TensorField input = input_of(fields);
+  return target.values > 0 && target.shape.size() == 1 && input.values == target.values &&
+         input.shape == target.shape;
+}
+
+TaskKind task_for(const std::vector<TensorField>& fields, const TensorField& target,
+                  const std::string& source) {
   if (is_class(target)) return TaskKind::kClassify;
+  if (is_text(fields, target)) return TaskKind::kLanguage;
   if (!is_whole(target.type)) return TaskKind::kRegress;
-  fail(ErrorKind::kUsage, "the target is of whole numbers (" + described(target) + ")", source,
-       "Set train.task=multilabel if they are 0 and 1, or train.task=regress");
+  fail(
+      ErrorKind::kUsage, "the target is of whole numbers (" + described(target) + ")", source,
+      "For tokens give tokens:FILE,vocabulary=N; or set train.task=multilabel if they are 0 and 1, "
+      "or train.task=regress");
+}
+
+// The vocabulary is the number of outputs, which may be larger.
+void set_vocabulary(Recipe& recipe, const Dataset& data, const TensorField& target) {
+  if (!is_text(data.tensors(), target))
+    fail(ErrorKind::kUsage,
+         "the samples are not tokens of a known vocabulary and those after them (" +
+             tensors_text(data.tensors()) + "), and train.task is language",
+         recipe.data.source, "Give tokens:FILE,vocabulary=N");
+  if (recipe.model.classes == 0) recipe.model.classes = int(target.values);
+  if (recipe.model.classes < target.values)
+    fail(ErrorKind::kUsage,
+         fmt::format("model.classes is {}, and the vocabulary has {} tokens", recipe.model.classes,
+                     target.values),
+         recipe.data.source, "Remove model.classes");
 }
 
 void set_outputs(Recipe& recipe, const TensorField& target) {
@@ -65,7 +92,7 @@ void resolve_tensors(Recipe& recipe, const Dataset& data) {
     fail(ErrorKind::kUsage, "the source has no target to predict", source,
          "Name it with ,target=NAME");
   TaskKind& task = recipe.train.task;
-  if (task == TaskKind::kAuto) task = task_for(*target, source);
+  if (task == TaskKind::kAuto) task = task_for(data.tensors(), *target, source);
   if (task == TaskKind::kClassify && !is_class(*target))
     fail(ErrorKind::kUsage,
          "the target is not a class (" + described(*target) + "), and train.task is classify",
@@ -75,6 +102,7 @@ void resolve_tensors(Recipe& recipe, const Dataset& data) {
   refuse(recipe.train.loss != RegressionLoss::kMse && task != TaskKind::kRegress, "train.loss",
          "is for train.task=regress", "Remove it");
   if (task == TaskKind::kRegress || task == TaskKind::kMultilabel) set_outputs(recipe, *target);
+  if (task == TaskKind::kLanguage) set_vocabulary(recipe, data, *target);
 }
 
 std::string tensors_text(const std::vector<TensorField>& fields) {
@@ -94,7 +122,8 @@ void require_same_tensors(const std::vector<TensorField>& fields, const Dataset&
     fail(ErrorKind::kUsage, "the samples are images, and the training data are tensors", source,
          "Give a source of tensors");
   const auto is_alike = [](const TensorField& a, const TensorField& b) {
-    return a.shape == b.shape && a.is_target == b.is_target && is_whole(a.type) == is_whole(b.type);
+    return a.shape == b.shape && a.is_target == b.is_target &&
+           is_whole(a.type) == is_whole(b.type) && (a.shape.empty() || a.values == b.values);
   };
   if (std::ranges::equal(fields, found, is_alike)) return;
   fail(ErrorKind::kUsage,

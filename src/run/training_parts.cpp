@@ -34,6 +34,9 @@ void require_fitting(Model& made, const ModelFacets& model, const Recipe& recipe
     fail(ErrorKind::kUsage,
          recipe.model.name + " predicts a class per pixel, and train.task is classify",
          "model.name", "Set train.task=segment, or choose another model");
+  if (traits_of(recipe.model).is_language && recipe.train.task != TaskKind::kLanguage)
+    fail(ErrorKind::kUsage, recipe.model.name + " predicts tokens, and train.task is another",
+         "model.name", "Set train.task=language, or choose another model");
   if (recipe.pipeline.encoder && !model.encoder)
     fail(ErrorKind::kUsage, recipe.model.name + " is not an encoder and a decoder",
          "pipeline.encoder", "Choose unet or toy_seg, or remove it");

@@ -36,8 +36,9 @@ PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device) {
 namespace {
 
 // To float: autocast does this before the loss on a GPU, but not on the CPU.
-at::Tensor unreduced(const at::Tensor& logits) {
-  return at::isReducedFloatingType(logits.scalar_type()) ? logits.to(at::kFloat) : logits;
+at::Tensor for_task(const Task& task, const at::Tensor& logits) {
+  const bool is_half = at::isReducedFloatingType(logits.scalar_type());
+  return is_half && !task.takes_half() ? logits.to(at::kFloat) : logits;
 }
 
 // Views of a batch's micro-batches, of nearly equal size: the fewest of at most `largest` images
@@ -67,9 +68,9 @@ std::vector<DeviceBatch> split(const DeviceBatch& batch, int64_t largest, int sy
 at::Tensor averaged_logits(Model& model, const Task& task, const at::Tensor& images,
                            const EvaluationOptions& options) {
   const auto mirrored = [&](const at::Tensor& view) {
-    const at::Tensor logits = unreduced(model.forward(view));
+    const at::Tensor logits = for_task(task, model.forward(view));
     if (!options.flip) return logits;
-    const at::Tensor other = unreduced(model.forward(view.flip({3})));
+    const at::Tensor other = for_task(task, model.forward(view.flip({3})));
     return (logits + task.mirrored(other)) / 2;
   };
   const at::Tensor centre = mirrored(images);
@@ -213,7 +214,7 @@ TrainStep::Output TrainStep::forward(const DeviceBatch& batch, bool last) {
   if (reducer_ && last) reducer_->before_forward();
   AutocastScope autocast(options_.precision.mode, batch.images.device().type());
   Output output;
-  output.logits = unreduced(logits_of(batch));
+  output.logits = for_task(task_, logits_of(batch));
   const Targets targets{batch.labels, batch.mixed_labels, batch.lambda};
   output.loss = batch.count() == 0 ? empty_loss(output.logits)
                                    : task_.loss(output.logits, targets, options_.label_smoothing);

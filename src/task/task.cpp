@@ -211,6 +211,9 @@ std::unique_ptr<const Task> make_task(const TrainOptions& train, int64_t outputs
     case TaskKind::kMultilabel:
       task = multilabel(outputs);
       break;
+    case TaskKind::kLanguage:
+      task = language(outputs);
+      break;
     case TaskKind::kAuto:
     case TaskKind::kClassify:
       task = std::make_unique<Classification>();

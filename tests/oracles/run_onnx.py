@@ -2,7 +2,8 @@
 
 Run: python tests/oracles/run_onnx.py FOLDER
 
-FOLDER has NAME.onnx and NAME.safetensors, with "images1" and "logits1" for one image, "images3" and "logits3" for three.
+FOLDER has NAME.onnx and NAME.safetensors, with "images1" and "logits1" for one image, "images3" and "logits3" for
+three; of a language model the tokens of sequences.
 """
 
 import json
@@ -19,9 +20,9 @@ def read_safetensors(path):
     begin = 8 + int.from_bytes(data[:8], "little")
     tensors = json.loads(data[8:begin])
     tensors.pop("__metadata__", None)
-    return {name: np.frombuffer(data[begin:], np.float32, (entry["data_offsets"][1] - entry["data_offsets"][0]) // 4,
-                                entry["data_offsets"][0]).reshape(entry["shape"])
-            for name, entry in tensors.items()}
+    types = {"F32": np.float32, "I64": np.int64}
+    return {name: np.frombuffer(data[begin:][slice(*entry["data_offsets"])], types[entry["dtype"]])
+            .reshape(entry["shape"]) for name, entry in tensors.items()}
 
 
 found = {}
@@ -33,7 +34,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).glob("*.onnx")):
     tensors = read_safetensors(path.with_suffix(".safetensors"))
     rows = found[path.stem] = {}
     for count in "1", "3":
-        (logits,) = session.run(["logits"], {"images": tensors["images" + count]})
+        (logits,) = session.run(["logits"], {session.get_inputs()[0].name: tensors["images" + count]})
         expected = tensors["logits" + count]
         assert logits.shape == expected.shape, (path, logits.shape, expected.shape)
         assert list(expected.shape[1:]) == session.get_outputs()[0].shape[1:], path

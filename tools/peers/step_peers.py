@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`saturate bench step` next to the same model in Python, interleaved.
 
-    tools/peers/step_peers.py [--cases mlp-sgd,mlp-adam,cnn,resnet18] [--rounds 5] [--seconds 2]
+    tools/peers/step_peers.py [--cases mlp-sgd,mlp-adam,cnn,resnet18,gpt-tiny,gpt-mini] [--rounds 5] [--seconds 2]
                               [--variants eager,compile] [--compiled] [--python PYTHON] [--json FILE]
 
 Python: eager fp32, channels_last, bf16 by autocast (also channels_last), and torch.compile; each on one
@@ -12,11 +12,17 @@ bare LibTorch loop. The mlp is 768-128-10 (16x16 RGB), with batch 64 on one thre
 32 pixels, batch 512; resnet18 is torchvision's at 224 pixels, batch 32. Images are noise. Every learning
 rate is 0.
 
+
+The language models gpt-tiny, gpt-mini (sequences of 256 tokens, batch 12) and gpt2 (1,024 tokens, batch 4; only if it
+is named) are counted in tokens. In Python they are nanoGPT's model and loop in plain torch: premade is one held batch,
+loader its get_batch() from a memory-mapped file. Tokens are noise.
+
 Without --python, a temporary environment gets torch and torchvision from PyPI (gigabytes).
 Prints the JSON of `saturate bench`.
 """
 
 import argparse
+import array
 import contextlib
 import itertools
 import json
@@ -42,7 +48,13 @@ CASES = {
                  "threads": 0,
                  "variants": ["eager", "channels_last", "bf16", "compile", "compile-bf16"],
                  "precisions": ["fp32", "bf16"]},
-}
+} | {name: {"model": model, "optimizer": "adamw", "context": context, "vocabulary": vocabulary, "batch": batch,
+            "samples": samples, "threads": 0, "variants": ["eager", "bf16", "compile", "compile-bf16"],
+            "precisions": ["fp32", "bf16"]}
+     for name, model, context, vocabulary, batch, samples in (("gpt-tiny", "gpt_tiny", 128, 64, 64, 4096),
+                                                              ("gpt-mini", "gpt_mini", 256, 65, 12, 2048),
+                                                              ("gpt2", "gpt2", 1024, 50257, 4, 256))}
+BY_DEFAULT = [name for name in CASES if name != "gpt2"]
 RECIPE = """[data]
 source = "idx:{images},{labels}"
 [augment]
@@ -67,6 +79,32 @@ off = {off}
 """
 
 
+TOKENS_RECIPE = """[data]
+source = "tokens:{tokens},context={context},vocabulary={vocabulary}"
+[model]
+name = "{model}"
+[optimizer]
+name = "{optimizer}"
+[schedule]
+name = "constant"
+[precision]
+mode = "{precision}"
+[train]
+batch = {batch}
+threads = {threads}
+drop_last = true
+"""
+
+
+def write_tokens(folder, case):
+    """Writes a file of uint16 tokens of the case; returns its path."""
+    path = folder / f"{case['vocabulary']}-{case['context']}.bin"
+    if not path.exists():
+        draw, count = random.Random(0), case["samples"] * case["context"] + 1
+        path.write_bytes(array.array("H", draw.choices(range(case["vocabulary"]), k=count)).tobytes())
+    return path
+
+
 def write_noise(folder, case):
     """Writes IDX files with the case's images and labels; returns their paths."""
     draw = random.Random(0)
@@ -84,14 +122,19 @@ class Saturate:
     """Starts `saturate bench step` for each measurement, which returns several rows."""
 
     def __init__(self, command, folder, name, case, precision, compiler=None):
-        images, labels = write_noise(folder, case)
         self.recipe = folder / f"{name}-{precision}.toml"
-        self.recipe.write_text(RECIPE.format(
-            images=images, labels=labels, precision=precision, model=case["model"],
-            optimizer=case["optimizer"], batch=case["batch"], threads=case["threads"],
-            off='["channels_last"]' if case["model"] == "mlp" else "[]"), encoding="utf-8")
+        if "context" in case:
+            text = TOKENS_RECIPE.format(tokens=write_tokens(folder, case), precision=precision, **case)
+        else:
+            images, labels = write_noise(folder, case)
+            text = RECIPE.format(
+                images=images, labels=labels, precision=precision, model=case["model"],
+                optimizer=case["optimizer"], batch=case["batch"], threads=case["threads"],
+                off='["channels_last"]' if case["model"] == "mlp" else "[]")
+        self.recipe.write_text(text, encoding="utf-8")
+        self.per_sample = case.get("context", 1)
         self.command, self.out = command, folder / "step.json"
-        self.name, self.batch, self.label = name, case["batch"], precision
+        self.name, self.label = name, precision
         self.settings = []
         if compiler:
             package = self.recipe.with_suffix(".pt2")
@@ -105,8 +148,8 @@ class Saturate:
                         str(seconds), "--json", self.out, *self.settings], check=True,
                        stdout=subprocess.DEVNULL)
         found = json.loads(self.out.read_text())["rows"]
-        return {f"saturate {row['name']} {self.label}": row["median"]
-                for row in found if row["unit"] == "images/s"}
+        return {f"saturate {row['name']} {self.label}": row["median"] * self.per_sample
+                for row in found if row["unit"] in ("images/s", "samples/s")}
 
     def close(self):
         pass
@@ -116,20 +159,23 @@ class Python:
     """A worker process, which waits between its measurements."""
 
     def __init__(self, python, folder, name, case, variant, feed):
-        images, labels = write_noise(folder, case)
         threads = case["threads"] or peer_report.cores()
+        if "context" in case:
+            data = [write_tokens(folder, case), str(case["vocabulary"]), str(case["context"])]
+        else:
+            data = [*write_noise(folder, case), str(case["size"])]
         self.worker = subprocess.Popen(
             [python, HERE / "step_worker.py", case["model"], case["optimizer"], variant, feed,
-             images, labels, str(case["size"]), str(case["batch"]), str(threads)],
+             *data, str(case["batch"]), str(threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.name, self.batch, self.label = name, case["batch"], f"python {variant} {feed}"
+        self.name, self.label = name, f"python {variant} {feed}"
         if self.worker.stdout.readline() != "ready\n":
             raise RuntimeError(f"the worker ended with {self.worker.wait()}")
 
     def measure(self, seconds):
         print(seconds, file=self.worker.stdin, flush=True)
-        images, passed = self.worker.stdout.readline().split()
-        return {self.label: int(images) / float(passed)}
+        done, passed = self.worker.stdout.readline().split()
+        return {self.label: int(done) / float(passed)}
 
     def close(self):
         self.worker.stdin.close()
@@ -168,12 +214,14 @@ def run_case(entries, rounds, seconds):
         for entry in entries:
             for label, found in entry.measure(seconds).items():
                 values.setdefault(label, []).append(found)
-    name, batch = entries[0].name, entries[0].batch
-    rows = [peer_report.with_spread({"name": f"{name} {label}", "unit": "images/s", "case": name,
+    name = entries[0].name
+    case = CASES[name]
+    unit = "tokens/s" if "context" in case else "images/s"
+    rows = [peer_report.with_spread({"name": f"{name} {label}", "unit": unit, "case": name,
                                      "peer": label}, found) for label, found in values.items()]
     for row in rows:
-        row["steps_per_s"] = row["median"] / batch
-        print("{name:<44} {median:>10.1f} images/s  ({min:.1f} to {max:.1f})  "
+        row["steps_per_s"] = row["median"] / case["batch"] / case.get("context", 1)
+        print("{name:<44} {median:>10.1f} {unit}  ({min:.1f} to {max:.1f})  "
               "{steps_per_s:.2f} steps/s".format(**row), file=sys.stderr)
     return rows
 
@@ -181,7 +229,7 @@ def run_case(entries, rounds, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--cases", default=",".join(BY_DEFAULT))
     parser.add_argument("--feeds", default="premade,loader")
     parser.add_argument("--variants", type=lambda text: text.split(","),
                         help="Python's variants, such as eager,compile (default: all of a case)")

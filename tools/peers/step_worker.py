@@ -1,7 +1,8 @@
 """One Python training loop, for step_peers.py: reads seconds from stdin, one line per measurement, trains
-for so long, and prints images and seconds.
+for so long, and prints images (of a language model tokens) and seconds.
 
     step_worker.py MODEL OPTIMIZER VARIANT FEED IMAGES.idx LABELS.idx SIZE BATCH THREADS
+    step_worker.py gpt_tiny|gpt_mini|gpt2 OPTIMIZER VARIANT FEED TOKENS.bin VOCABULARY CONTEXT BATCH THREADS
 """
 
 import itertools
@@ -33,6 +34,44 @@ class SimpleCnn(nn.Module):
         return self.fc(self.conv3(x).mean((2, 3)))
 
 
+GPT_SIZES = {"gpt_tiny": (2, 2, 64), "gpt_mini": (6, 6, 384), "gpt2": (12, 12, 768)}  # layers, heads, channels
+
+
+class Block(nn.Module):
+    """nanoGPT's (https://github.com/karpathy/nanoGPT, model.py), with biases and without dropout, as GPT-2."""
+
+    def __init__(self, channels, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
+        self.c_attn, self.attn_proj = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+        self.c_fc, self.mlp_proj = nn.Linear(channels, 4 * channels), nn.Linear(4 * channels, channels)
+        self.gelu = nn.GELU(approximate="tanh")
+
+    def forward(self, x):
+        n, t, c = x.size()
+        q, k, v = (part.view(n, t, self.heads, c // self.heads).transpose(1, 2)
+                   for part in self.c_attn(self.ln_1(x)).split(c, dim=2))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.attn_proj(y.transpose(1, 2).contiguous().view(n, t, c))
+        return x + self.mlp_proj(self.gelu(self.c_fc(self.ln_2(x))))
+
+
+class NanoGpt(nn.Module):
+    def __init__(self, vocabulary, context, layers, heads, channels):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocabulary, channels), nn.Embedding(context, channels)
+        self.h = nn.ModuleList(Block(channels, heads) for _ in range(layers))
+        self.ln_f, self.lm_head = nn.LayerNorm(channels), nn.Linear(channels, vocabulary, bias=False)
+        self.wte.weight = self.lm_head.weight
+
+    def forward(self, tokens):
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.size(1), device=tokens.device))
+        for block in self.h:
+            x = block(x)
+        return self.lm_head(self.ln_f(x))
+
+
 def make_model(name, size):
     if name == "mlp":
         return nn.Sequential(nn.Flatten(), nn.Linear(3 * size * size, 128), nn.ReLU(inplace=True),
@@ -51,7 +90,8 @@ def make_optimizer(name, parameters):
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=0.0, momentum=0.9, nesterov=True, weight_decay=5e-4,
                                fused=True)
-    return torch.optim.Adam(parameters, lr=0.0, weight_decay=5e-4, fused=True)
+    kind = torch.optim.AdamW if name == "adamw" else torch.optim.Adam
+    return kind(parameters, lr=0.0, weight_decay=5e-4, fused=True)
 
 
 def read_dataset(images, labels, size):
@@ -74,22 +114,49 @@ def batches(dataset, batch, feed, memory_format):
             yield images.contiguous(memory_format=memory_format), labels
 
 
+def token_batches(path, context, batch, feed):
+    """nanoGPT's get_batch(): pieces from random places of a memory-mapped file."""
+    import numpy as np
+
+    def get_batch():
+        data = np.memmap(path, dtype=np.uint16, mode="r")
+        places = torch.randint(len(data) - context, (batch,))
+        x = torch.stack([torch.from_numpy(data[i:i + context].astype(np.int64)) for i in places])
+        y = torch.stack([torch.from_numpy(data[i + 1:i + 1 + context].astype(np.int64)) for i in places])
+        return x, y
+
+    if feed == "premade":
+        yield from itertools.repeat(get_batch())
+    while True:
+        yield get_batch()
+
+
+def make_task(name, feed, data, batch, memory_format):
+    """The model, its batches, and how many images or tokens a batch has."""
+    if name in GPT_SIZES:
+        path, vocabulary, context = data[0], int(data[1]), int(data[2])
+        return (NanoGpt(vocabulary, context, *GPT_SIZES[name]), token_batches(path, context, batch, feed),
+                batch * context)
+    images, labels, size = data[0], data[1], int(data[2])
+    model = make_model(name, size).to(memory_format=memory_format)
+    return model, batches(read_dataset(images, labels, size), batch, feed, memory_format), batch
+
+
 def main():
-    name, optimizer_name, variant, feed, images, labels, size, batch, threads = sys.argv[1:]
+    name, optimizer_name, variant, feed, *data, batch, threads = sys.argv[1:]
     torch.set_num_threads(int(threads))
     torch.manual_seed(0)
     plain = variant in ("eager", "compile")
     memory_format = torch.contiguous_format if plain else torch.channels_last
-    model = make_model(name, int(size)).to(memory_format=memory_format)
+    model, source, counted = make_task(name, feed, data, int(batch), memory_format)
     optimizer = make_optimizer(optimizer_name, model.parameters())
     forward = torch.compile(model) if "compile" in variant else model
-    source = batches(read_dataset(images, labels, int(size)), int(batch), feed, memory_format)
 
     def step():
         x, y = next(source)
         with torch.autocast("cpu", torch.bfloat16, enabled="bf16" in variant):
             logits = forward(x)
-        loss = nn.functional.cross_entropy(logits.float(), y)
+        loss = nn.functional.cross_entropy(logits.flatten(0, -2).float(), y.flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -103,7 +170,7 @@ def main():
         while steps == 0 or time.perf_counter() - start < float(line):
             step()
             steps += 1
-        print(steps * int(batch), time.perf_counter() - start, flush=True)
+        print(steps * counted, time.perf_counter() - start, flush=True)
 
 
 if __name__ == "__main__":

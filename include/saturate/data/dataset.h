@@ -53,6 +53,7 @@ struct TensorField {
   std::vector<int64_t> shape;  // of one sample; empty: a single value
   bool is_target = false;      // predicted from the other fields; at most one is
   int64_t values = 0;          // whole numbers in [0, values), such as classes; 0: any
+  std::string symbols = {};    // of a text: the character of each value; empty: not known
   size_t bytes() const;        // of one sample
   bool operator==(const TensorField&) const = default;
 };
@@ -99,6 +100,8 @@ class Dataset {
   // One sentence about images that lie in the source and are not samples of it, which a user is to
   // know before training; empty if there are none.
   virtual std::string warning() const { return {}; }
+  // A fact about the whole source that its samples do not show, without a full stop; may be empty.
+  virtual std::string note() const { return {}; }
   // Bytes that read() returns; the default reads the sample.
   virtual uint64_t bytes(size_t index) const;
   // As ReadableFile::advise() for samples [first, first + count).

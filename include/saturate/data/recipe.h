@@ -20,8 +20,9 @@ namespace saturate {
 
 class Env;
 
-// By the data; one class per sample; one per pixel; numbers; any number of labels per sample.
-enum class TaskKind { kAuto, kClassify, kSegment, kRegress, kMultilabel };
+// By the data; one class per sample; one per pixel; numbers; any number of labels per sample; the
+// token after each.
+enum class TaskKind { kAuto, kClassify, kSegment, kRegress, kMultilabel, kLanguage };
 // Of the differences to the target: their squares, absolute values, or squares below 1 (halved) and
 // absolute values above.
 enum class RegressionLoss { kMse, kL1, kHuber };

@@ -26,6 +26,7 @@ struct ModelOptions {
 struct ModelTraits {
   bool is_file = false;        // the program in `file`
   bool takes_tensors = false;  // and not only images
+  bool is_language = false;    // only tokens, for train.task=language
 };
 // Traits of the model that `options` names; the defaults if the table has none of that name.
 ModelTraits traits_of(const ModelOptions& options);
