@@ -6,6 +6,7 @@
 
 #include "data/elements.h"
 #include "data/path_list.h"
+#include "data/volume_fields.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -159,6 +160,29 @@ void mark_target(std::vector<StoredArray>& arrays, const ArrayChoice& choice,
       }
 }
 
+void mark_volumes(std::vector<StoredArray>& arrays, const ArrayChoice& choice,
+                  const std::string& path) {
+  for (const std::string& name : choice.volumes) {
+    TensorField& field = find_array(arrays, name, path)->field;
+    if (const char* reason = why_no_volume(field))
+      fail(ErrorKind::kUsage, "array \"" + name + "\" " + reason, path,
+           "Name an array of [samples, depth, height, width] or [..., channels] with volume=");
+    field.is_volume = true;
+  }
+}
+
+// The names of "KEY=NAME+NAME".
+std::vector<std::string> take_names(std::string& rest, std::string_view key) {
+  const std::string text = take_option(rest, key);
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('+', begin), text.size());
+    names.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
+
 }  // namespace
 
 void measure(ArrayLayout& layout, const std::string& where) {
@@ -213,12 +237,8 @@ StoredArray stored_in(std::shared_ptr<const ReadableFile> file, uint64_t offset,
 ArrayChoice take_array_choice(std::string& rest) {
   ArrayChoice choice;
   choice.target = take_option(rest, "target");
-  const std::string fields = take_option(rest, "fields");
-  for (size_t begin = 0; begin < fields.size();) {
-    const size_t end = std::min(fields.find('+', begin), fields.size());
-    choice.fields.push_back(fields.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  choice.fields = take_names(rest, "fields");
+  choice.volumes = take_names(rest, "volume");
   return choice;
 }
 
@@ -226,6 +246,7 @@ std::unique_ptr<Dataset> make_array_source(std::vector<StoredArray> arrays,
                                            const ArrayChoice& choice, const std::string& path) {
   choose(arrays, choice, path);
   mark_target(arrays, choice, path);
+  mark_volumes(arrays, choice, path);
   for (const StoredArray& array : arrays)
     if (array.samples != arrays.front().samples)
       fail(ErrorKind::kData,

@@ -29,6 +29,7 @@ enum class RandomUse : uint32_t {
   kErase = 12,
   kMix = 13,
   kFlip = 14,
+  kGamma = 15,
   // RandomUse(100) + EffectKind: SampleKey::stream() of an effect (effects.h).
   // RandomUse(1000) and above are free for programs that use the library.
 };
