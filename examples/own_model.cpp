@@ -47,8 +47,8 @@ class PatchMixer : public nn::Module {
 
 int run(const std::string& folder) {
   saturate::add_model("patch_mixer", "an example's own",
-                      [](const saturate::ModelOptions&, const saturate::ImageShape& shape) {
-                        return saturate::make_module_model<PatchMixer>(shape.classes);
+                      [](const saturate::ModelOptions&, const saturate::ModelInput& input) {
+                        return saturate::make_module_model<PatchMixer>(input.outputs);
                       });
   saturate::Recipe recipe;
   recipe.data.source = "synth:size=32,count=600,difficulty=0.1,split=train";
@@ -64,7 +64,7 @@ int run(const std::string& folder) {
   saturate::Trainer trainer(saturate::Env::posix(), recipe, options);
   const saturate::TrainResult result = trainer.run();
   std::printf("held out: focal loss %.3f, accuracy %.1f%%; weights in %s\n", result.eval->loss,
-              100 * result.eval->accuracy, result.checkpoint.c_str());
+              100 * *result.eval->value("accuracy"), result.checkpoint.c_str());
   return 0;
 }
 

@@ -144,7 +144,7 @@ TEST_P(Exported, AProgramEqualsTheModel) {
   const auto model = make_model(options, {10, 32, Env::posix()});
   for (const auto& tensors : {model->parameters(), model->buffers()})
     for (const auto& named : tensors) testing::fill(named);
-  export_torchscript(Env::posix(), dir / "model.pt", *model, 32);
+  export_torchscript(Env::posix(), dir / "model.pt", *model, ModelInput{10, 32, Env::posix()});
   const auto program = load(dir / "model.pt", 10, 32);
   program->set_training(false);
   for (const int64_t count : {1, 5}) {
@@ -197,7 +197,7 @@ TEST(TorchScript, AProgramIsExportedUnchangedWithItsNewWeights) {
   const auto model = load(dir / "own.pt", 10, 2);
   model->set_training(true);
   model->parameters().at(0).tensor.mul_(3);
-  export_torchscript(Env::posix(), dir / "out.pt", *model, 2);
+  export_torchscript(Env::posix(), dir / "out.pt", *model, ModelInput{3, 2, Env::posix()});
   EXPECT_FALSE(torch::jit::load(dir / "out.pt").is_training());
   const auto exported = load(dir / "out.pt", 10, 2);
   exported->set_training(false);

@@ -22,9 +22,10 @@ using testing::TempDir;
 Checkpoint sample_checkpoint(int64_t step) {
   Checkpoint checkpoint;
   checkpoint.position = {step, 2, 3, 456, 7.5};
-  checkpoint.epoch_metrics = {75, 1.25, 0.5, std::nullopt, {}};
-  checkpoint.evaluation =
-      Evaluation{4, {50, std::nan(""), 0.25, 0.75, {}}, Metrics{50, 2, 0.125, 1, {}}};
+  checkpoint.epoch_metrics = {75, 1.25, {{"accuracy", 0.5}}};
+  checkpoint.evaluation = Evaluation{4,
+                                     {50, std::nan(""), {{"accuracy", 0.25}, {"accuracy5", 0.75}}},
+                                     Metrics{50, 2, {{"accuracy", 0.125}, {"accuracy5", 1}}}};
   checkpoint.best.best = 0.1;
   checkpoint.best.best_step = 4;
   checkpoint.best.waited = 1;
@@ -57,12 +58,12 @@ TEST(Checkpoint, ReadsBackWhatWasWritten) {
   EXPECT_EQ(read_checkpoint_state(Env::posix(), dir / "c.safetensors").classes, written.classes);
   EXPECT_EQ(read.epoch_metrics.samples, 75);
   EXPECT_EQ(read.epoch_metrics.loss, 1.25);
-  EXPECT_FALSE(read.epoch_metrics.accuracy5);
+  EXPECT_FALSE(read.epoch_metrics.value("accuracy5"));
   ASSERT_TRUE(read.evaluation && read.evaluation->plain);
   EXPECT_EQ(read.evaluation->step, 4);
   EXPECT_TRUE(std::isnan(read.evaluation->metrics.loss));
-  EXPECT_EQ(read.evaluation->metrics.accuracy5, 0.75);
-  EXPECT_EQ(read.evaluation->plain->accuracy, 0.125);
+  EXPECT_EQ(read.evaluation->metrics.value("accuracy5"), 0.75);
+  EXPECT_EQ(read.evaluation->plain->value("accuracy"), 0.125);
   EXPECT_EQ(read.best.best, 0.1);
   EXPECT_EQ(read.best.best_step, 4);
   EXPECT_EQ(read.best.waited, 1);

@@ -73,11 +73,11 @@ TEST(EarlyStopping, WithoutPatienceItOnlyRecordsTheBest) {
 
 TEST(EarlyStopping, ALowerLossAndAHigherAccuracyAreBetter) {
   TrainOptions options;
-  options.monitor = Monitor::kEvalLoss;
+  options.monitor = "eval_loss";
   EarlyStopping loss(options);
   loss.observe(1, 1);
   EXPECT_TRUE(loss.observe(0.5, 2));
-  options.monitor = Monitor::kTrainAccuracy;
+  options.monitor = "train_accuracy";
   EarlyStopping accuracy(options);
   accuracy.observe(0.5, 1);
   EXPECT_TRUE(accuracy.observe(1, 2));

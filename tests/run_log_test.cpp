@@ -31,7 +31,7 @@ class RunLogTest : public ::testing::Test {
   const testing::TempDir dir;
   const Recipe recipe = testing::small_recipe("[watch]\ntensorboard = false\n");
   const RunPosition end{4, 1, 0, 100, 0};
-  const Metrics hundred = {100, 1.5, 0.5, std::nullopt, {}};
+  const Metrics hundred = {100, 1.5, {{"accuracy", 0.5}}};
   FaultEnv env{Env::posix()};
   Ledger ledger{env};
 };

@@ -60,8 +60,8 @@ class Normalised : public Squares {
 };
 
 template <class Module>
-std::unique_ptr<Model> make(const ModelOptions&, const ImageShape& shape) {
-  return make_module_model<Module>(int64_t(3) * shape.size * shape.size, shape.classes);
+std::unique_ptr<Model> make(const ModelOptions&, const ModelInput& input) {
+  return make_module_model<Module>(int64_t(3) * input.size * input.size, input.outputs);
 }
 
 Recipe own_recipe(const std::string& name) {
@@ -140,7 +140,7 @@ TEST(OwnLoss, IsMinimisedByTheStep) {
   sgd.nesterov = false;
   const auto optimizer = make_optimizer(sgd, make_parameter_groups(sgd, model->parameters()));
   Ledger ledger(Env::posix());
-  const auto task = make_task(TaskKind::kClassify, model->facets());
+  const auto task = make_task({}, 3, model->facets());
   TrainStep step(*model, *task, *optimizer, {.micro_batch = 2}, ledger);
   const DeviceBatch batch{at::randn({5, 3, 2, 2}), at::tensor({0, 1, 2, 2, 0}, at::kLong), {}};
   RunningMetrics running(*task);

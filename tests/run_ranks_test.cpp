@@ -108,8 +108,8 @@ class LearntRankLoss : public RankModel {
 };
 
 template <class Module>
-std::unique_ptr<Model> make_rank_model(const ModelOptions&, const ImageShape& shape) {
-  return make_module_model<Module>(int64_t(3) * shape.size * shape.size, shape.classes);
+std::unique_ptr<Model> make_rank_model(const ModelOptions&, const ModelInput& input) {
+  return make_module_model<Module>(int64_t(3) * input.size * input.size, input.outputs);
 }
 
 Recipe rank_recipe(const std::string& model, const std::string& more = "") {

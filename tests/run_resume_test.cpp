@@ -74,7 +74,7 @@ TEST_F(ResumedRun, AnotherMonitorResetsTheBestValue) {
   recipe.optimizer.lr = 0.01;
   begin(recipe);
   recipe.train.epochs = 4;
-  recipe.train.monitor = Monitor::kEvalLoss;
+  recipe.train.monitor = "eval_loss";
   recipe.train.early_stop = 2;
   const Resumed resumed = resume_run(recipe);
   const auto losses = values("eval", "loss");
@@ -121,7 +121,7 @@ TEST_F(ResumedRun, AnotherPlateauMetricDoesNotDropTheRate) {
   recipe.schedule.name = "plateau";
   begin(recipe);
   recipe.train.epochs = 4;
-  recipe.schedule.metric = PlateauMetric::kAccuracy;
+  recipe.schedule.metric = "accuracy";
   recipe.schedule.patience = 0;  // an accuracy is below any loss of ten classes
   const Resumed resumed = resume_run(recipe);
   EXPECT_EQ(values("epoch", "lr").back(), recipe.optimizer.lr);

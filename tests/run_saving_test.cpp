@@ -40,7 +40,7 @@ Recipe often_watched_recipe() {
 // No later value improves by so much.
 Recipe worsening_recipe(int patience) {
   Recipe recipe = often_watched_recipe();
-  recipe.train.monitor = Monitor::kEvalLoss;
+  recipe.train.monitor = "eval_loss";
   recipe.train.min_delta = 100;
   recipe.train.early_stop = patience;
   return recipe;

@@ -67,7 +67,7 @@ TEST(SegmentationRun, ItsIouRises) {
           .run();
   ASSERT_TRUE(result.eval && result.eval->mean_iou());
   EXPECT_GT(*result.eval->mean_iou(), 0.5);
-  EXPECT_GT(result.eval->accuracy, 0.6);
+  EXPECT_GT(*result.eval->value("accuracy"), 0.6);
   EXPECT_GE(result.best.best, result.eval->mean_iou());
   const auto steps = steps_of(dir / "run");
   ASSERT_EQ(steps.size(), 120u);

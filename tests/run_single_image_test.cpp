@@ -59,7 +59,9 @@ TEST(SingleImage, TheTrialChangesNeitherModelNorRandomState) {
   at::manual_seed(1);
   const at::Tensor expected = at::rand({4});
   at::manual_seed(1);
-  require_no_single_image(*model, recipe, 10, {}, at::kCPU);
+  require_no_single_image(*model, recipe, 10, {},
+                          ModelInput{recipe.model.classes, recipe.augment.size, Env::posix()},
+                          at::kCPU);
   EXPECT_TRUE(at::equal(at::rand({4}), expected));
   const auto after = model->buffers();
   for (size_t i = 0; i < after.size(); ++i)

@@ -118,7 +118,7 @@ TEST(Overflow, IsNotInAnyMean) {
   EXPECT_EQ(counted.samples, 12);
   EXPECT_EQ(counted.overflowed, 6);
   EXPECT_EQ(counted.loss, sound.loss);
-  EXPECT_EQ(counted.accuracy, sound.accuracy);
+  EXPECT_EQ(counted.value("accuracy"), sound.value("accuracy"));
   with.run(overflow_batch(1, true));
   Metrics none = with.running.read();
   EXPECT_EQ(none.samples, none.overflowed);
@@ -222,8 +222,8 @@ class OverflowingModel : public NormedLinear {
 };
 
 template <Overflows kOverflows>
-std::unique_ptr<Model> make_overflowing(const ModelOptions&, const ImageShape& shape) {
-  return make_module_model<OverflowingModel<kOverflows>>(shape.size, shape.classes);
+std::unique_ptr<Model> make_overflowing(const ModelOptions&, const ModelInput& input) {
+  return make_module_model<OverflowingModel<kOverflows>>(input.size, input.outputs);
 }
 
 Recipe overflowing_recipe(const std::string& name, PrecisionMode mode = PrecisionMode::kFp16) {
@@ -264,7 +264,7 @@ TEST(OverflowInARun, SkipsTheStepAndTheRunEndsWell) {
 
 // Its loss is NaN, and is not a value of the metric.
 TEST(OverflowInARun, InAWholeShortEpochDoesNotStopItEarly) {
-  for (const Monitor monitor : {Monitor::kTrainLoss, Monitor::kTrainAccuracy}) {
+  for (const std::string monitor : {"train_loss", "train_accuracy"}) {
     Recipe recipe = overflowing_recipe("overflows_first");
     recipe.train.monitor = monitor;
     recipe.train.early_stop = 1;

@@ -211,11 +211,11 @@ TEST(Plateau, ObservesTheChosenMetric) {
   ScheduleOptions options = named("plateau");
   options.patience = 0;
   Schedule by_loss(options, kTotal, kEpoch);
-  options.metric = PlateauMetric::kAccuracy;
+  options.metric = "accuracy";
   Schedule by_accuracy(options, kTotal, kEpoch);
   for (double value : {1.0, 2.0}) {
-    by_loss.observe(/*loss=*/value, /*accuracy=*/value);
-    by_accuracy.observe(/*loss=*/value, /*accuracy=*/value);
+    by_loss.observe(/*loss=*/value, /*metric=*/value);
+    by_accuracy.observe(/*loss=*/value, /*metric=*/value);
   }
   EXPECT_DOUBLE_EQ(by_loss.factor(0), 0.1) << "a rising loss is worse";
   EXPECT_DOUBLE_EQ(by_accuracy.factor(0), 1);

@@ -43,7 +43,7 @@ TEST(ClassCounts, ManyClassesTakeLittleMemory) {
   EXPECT_EQ(found.pixels[7].labelled, 24);
   EXPECT_EQ(found.pixels[7].predicted, 32);
   EXPECT_EQ(found.pixels[kMany - 1].labelled, 8);
-  EXPECT_EQ(found.accuracy, 0.75);
+  EXPECT_EQ(found.value("accuracy"), 0.75);
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ class EarlyStopping {
   };
 
   // Reads monitor, monitor_mode, early_stop (the patience; 0 never stops and only keeps the best)
-  // and min_delta.
-  explicit EarlyStopping(const TrainOptions& options);
+  // and min_delta. `higher_is_better`: as for is_maximized().
+  explicit EarlyStopping(const TrainOptions& options, bool higher_is_better = true);
 
   // Takes the metric's value after `step` steps; true if it is the best so far.
   bool observe(double value, int64_t step);
@@ -35,10 +35,12 @@ class EarlyStopping {
 
  private:
   const TrainOptions options_;
+  const bool is_maximized_;
   State state_;
 };
 
-// Whether a higher train.monitor is better.
-bool is_maximized(const TrainOptions& options);
+// Whether a higher train.monitor is better. `higher_is_better`: by the task, of a metric that is
+// not the loss.
+bool is_maximized(const TrainOptions& options, bool higher_is_better = true);
 
 }  // namespace saturate

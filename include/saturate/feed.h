@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,9 +29,11 @@ struct HeldImages {
 };
 
 struct DeviceBatch {
-  at::Tensor
-      images;  // [N, 3, S, S] float, bfloat16 or half, channels_last where asked, on the device
-  // [N] int64, on the device; for segmentation [N, S, S], with kIgnoredLabel at ignored pixels.
+  // The model's input, on the device: [N, 3, S, S] float, bfloat16 or half, channels_last where
+  // asked; or for samples that are tensors [N, ...] as of input_of().
+  at::Tensor images;
+  // On the device: [N] int64 classes; for segmentation [N, S, S], with kIgnoredLabel at ignored
+  // pixels; for another target of tensors [N, ...], float, or int64 if it is of whole numbers.
   at::Tensor labels;
   std::vector<std::string> names;  // [N], if the loader provides them
   // For mixed images: `labels` are the heavier ones, with weight lambda, and these have the rest.
@@ -47,6 +50,15 @@ struct DeviceBatch {
   bool is_unfinished() const { return pixels.defined() || places.defined(); }
   int64_t count() const { return labels.defined() ? labels.size(0) : 0; }
 };
+
+// A model's input made of the fields that are not the target. One field: itself, whole numbers as
+// int64, all others as float32. Several: flattened, and concatenated in their order, as float32.
+// Fails with kUsage if there is none.
+TensorField input_of(std::span<const TensorField> fields);
+// The field that is the target; null if there is none.
+const TensorField* target_of(std::span<const TensorField> fields);
+// Whether it is one class for each sample.
+bool is_class(const TensorField& target);
 
 // torch's ignore_index.
 constexpr int64_t kIgnoredLabel = -100;
@@ -73,7 +85,8 @@ struct PipelineSetup {
 };
 
 // Takes batches from `loader`, which must outlive it. On the CPU the tensors share the loader's
-// memory, without a copy; it returns to the pool with the last tensor. On a GPU the copy is
+// memory, without a copy, unless a type changes; it returns to the pool with the last tensor. On a
+// GPU the copy is
 // complete when next() returns. Batches of bytes, or of places in held images, are finished on
 // the device, on its current stream: their effects, then `augment`'s normalisation. Waiting is
 // charged to kWait, copying to kCopy, finishing to kAugment.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Metrics of a model: means over samples.
+// Metrics of a model: the loss, and what its task names.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace saturate {
@@ -15,21 +17,34 @@ struct ClassPixels {
   int64_t predicted = 0;  // predicted as this class
 };
 
-// Means over samples; for segmentation over their labelled pixels.
+// A metric that a task names, and its value.
+struct MetricValue {
+  std::string name;  // "accuracy", "mae"
+  double value = 0;
+};
+
+// Means over samples, except for values that Task::derive() computes; for segmentation means over
+// labelled pixels.
 struct Metrics {
   int64_t samples = 0;
   double loss = 0;
-  double accuracy = 0;              // top-1
-  std::optional<double> accuracy5;  // top-5, if there are more than five classes
+  std::vector<MetricValue> values;  // in the order of Task::metric_names(), without unknown ones
   std::vector<ClassPixels> pixels;  // [classes], segmentation only
+  // Sums over samples from which the task derives values that are not means.
+  std::vector<double> totals;
   // Samples whose loss overflowed in fp16, in skipped steps: excluded from all means, which are NaN
   // if there are no others.
   int64_t overflowed = 0;
 
+  // Empty if there is none of that name.
+  std::optional<double> value(std::string_view name) const;
+  // Replaces the value of that name, or adds it at the end.
+  void set(std::string_view name, double value);
   // Intersection over union, averaged over the classes that are labelled or predicted anywhere
   // (Jaccard index, macro average); empty without such a class.
   std::optional<double> mean_iou() const;
-  // Merges the means of both, weighted by samples.
+  // Merges the means of both, weighted by samples, and adds their sums; Task::derive() then
+  // computes the values that are not means.
   void merge(const Metrics& other);
 };
 

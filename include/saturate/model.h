@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Models: a registry of image classifiers and segmentation networks, and the narrow interface that
-// the step uses.
+// Models: a registry of networks for images and for tensors, and the narrow interface that the step
+// uses.
 //
 // This header is cheap to include; only sources that define a model include torch/nn.h.
 #pragma once
@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "saturate/data/dataset.h"
 #include "saturate/data/env.h"
 #include "saturate/data/registry.h"
 #include "saturate/data/step_options.h"
@@ -63,13 +64,13 @@ struct ModelFacets {
   const torch::jit::Module* program = nullptr;  // the TorchScript program that the model is
 };
 
-// A trainable function of a batch of images. Not for concurrent use. Returned tensors share storage
-// with the model: writing them changes it.
+// A trainable function of a batch of images, or of tensors. Not for concurrent use. Returned
+// tensors share storage with the model: writing them changes it.
 class Model {
  public:
   virtual ~Model() = default;
   // images [N, 3, H, W] float, any memory format, to logits [N, classes], or [N, classes, H, W] if
-  // per_pixel.
+  // per_pixel; or a tensor [N, ...] as ModelInput says to outputs [N, ...] for the task.
   virtual at::Tensor forward(const at::Tensor& images) = 0;
   // Batch statistics are used and updated in training, running statistics otherwise.
   virtual void set_training(bool training) = 0;
@@ -84,17 +85,27 @@ class Model {
 };
 
 // Properties of the data that a model needs.
-struct ImageShape {
-  int classes;
-  int size;  // side of the square images, pixels
-  Env& env;  // for models that are read from a file
+struct ModelInput {
+  int outputs;  // for a sample: classes, or values of a target that is numbers
+  int size;     // side of the square images, pixels
+  Env& env;     // for models that are read from a file
+  // A sample's tensor instead of an image, if it has a name: of type float32, or int64 if it is of
+  // whole numbers, which are in [0, values) unless that is 0.
+  TensorField tensor = {};
+
+  bool is_images() const { return tensor.name.empty(); }
+  // Of a batch of `count` samples.
+  std::vector<int64_t> batch_shape(int64_t count) const;
+  // [count, ...] zeros on the CPU.
+  at::Tensor zeros(int64_t count) const;
 };
 
 // Builds and initialises `options.name` as torchvision does (with torch's default CPU generator:
-// seed it first). Fails with kUsage on an unknown name or an impossible size.
-std::unique_ptr<Model> make_model(const ModelOptions& options, const ImageShape& shape);
+// seed it first). Fails with kUsage on an unknown name, an impossible size, and on tensors that the
+// model does not take.
+std::unique_ptr<Model> make_model(const ModelOptions& options, const ModelInput& input);
 
-using ModelFactory = std::unique_ptr<Model> (*)(const ModelOptions&, const ImageShape&);
+using ModelFactory = std::unique_ptr<Model> (*)(const ModelOptions&, const ModelInput&);
 std::span<const RegistryEntry<ModelFactory, ModelTraits>> models();
 
 // Adds a row to models(): from now on model.name can be `name`; checkpoints and `recipe.toml` store

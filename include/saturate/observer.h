@@ -93,6 +93,8 @@ struct MetricsRecord {
   // Means over the record's period: the steps since the last such record, or the evaluation.
   std::optional<double> loss, accuracy, accuracy5, lr, images_per_s;
   std::optional<double> mean_iou;  // for segmentation, else omitted
+  // The task's other metrics, each a key of the line; "plain_NAME" as below.
+  std::vector<MetricValue> values;
   // "eval" with train.ema: of the weights themselves, while loss and accuracy are the average's.
   std::optional<double> plain_loss, plain_accuracy;
   std::optional<PhaseTimes> phases;          // seconds over the same period

@@ -30,7 +30,10 @@ std::span<const RegistryEntry<ScheduleCurve, ScheduleTraits>> schedules();
 // schedule.gamma when the metric has not improved for more than schedule.patience observations.
 class Plateau {
  public:
+  // Higher values of schedule.metric are better unless it is "loss".
   explicit Plateau(const ScheduleOptions& options);
+  // REQUIRES: nothing was observed or loaded.
+  void minimize();
   void observe(double metric);
   double factor() const { return factor_; }
   // Treats the next value as the first; earlier reductions stay.
@@ -43,6 +46,7 @@ class Plateau {
 
  private:
   ScheduleOptions options_;
+  bool minimizes_;
   double best_;
   int64_t bad_ = 0, cooldown_ = 0;
   double factor_ = 1;
@@ -63,8 +67,11 @@ class Schedule {
   // The momentum for step `step`, if "onecycle" cycles it; changes with the factor.
   std::optional<double> momentum(int64_t step) const;
 
-  // Passes an evaluation to "plateau"; other schedules ignore it.
-  void observe(double loss, double accuracy);
+  // Passes an evaluation to "plateau"; other schedules ignore it. `metric`: the value of
+  // schedule.metric if that is not "loss".
+  void observe(double loss, double metric);
+  // Before the first evaluation, if schedule.metric is one of which lower is better; "loss" is.
+  void minimize() { plateau_.minimize(); }
   // The state left by observe(), as a tensor; empty for all but "plateau".
   std::vector<NamedTensor> state() const;
   // Loads what state() returned from `tensors`. Fails with kRun if it is missing.

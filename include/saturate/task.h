@@ -24,6 +24,14 @@ struct Targets {
   double lambda = 1;
 };
 
+// A metric that a task reports.
+struct MetricName {
+  std::string name;
+  bool higher_is_better = true;
+  bool in_training = true;  // and not only in evaluations
+  double without = 0;       // taken for its value where there is none
+};
+
 // Without state, so that one object serves training, evaluation and captured steps alike. No
 // function waits for a GPU but metrics().
 class Task {
@@ -52,6 +60,18 @@ class Task {
   // overflowed. Waits for the device. The caller fills in Metrics::samples and overflowed.
   virtual Metrics metrics(const std::vector<at::Tensor>& sums, int64_t samples) const = 0;
 
+  // The names in Metrics::values, the main metric first, which train.monitor's "auto" takes.
+  virtual std::vector<MetricName> metric_names() const { return {}; }
+  // The length of Metrics::totals.
+  virtual int64_t totals() const { return 0; }
+  // Sets the values that are not means over samples, from what was merged or summed over processes.
+  virtual void derive(Metrics&) const {}
+  // Whether an evaluation keeps all outputs and labels for whole(), in the host's memory.
+  virtual bool keeps_outputs() const { return false; }
+  // Sets the metrics of an evaluation that are no sums, such as those of an order of all samples,
+  // from all outputs [N, ...] and labels [N, ...], on the CPU.
+  virtual void whole(const at::Tensor& /*outputs*/, const at::Tensor& /*labels*/, Metrics&) const {}
+
   // The loss to train on. With mixed labels it is the weighted mean of both losses: for cross
   // entropy, which is linear in its targets, that of soft targets.
   at::Tensor loss(const at::Tensor& outputs, const Targets& targets, double smoothing) const;
@@ -64,8 +84,20 @@ const Task& classification();
 // ignored; cross entropy, accuracy and counts over the other pixels.
 const Task& segmentation();
 
+// Numbers: outputs and labels [N, ...] of `values` numbers for each sample, in any two shapes. The
+// loss is the mean over all numbers; metrics are "mae", the mean absolute error, and "r2", as
+// scikit-learn's r2_score: the mean over the numbers of a sample, up to 1,024; of more all
+// together.
+std::unique_ptr<const Task> regression(RegressionLoss loss, int64_t values);
+// Any number of labels for each sample: logits [N, values] and labels [N, values] of 0 and 1.
+// Binary cross entropy; "map", as scikit-learn's average_precision_score(average="macro") over a
+// whole evaluation, and "f1" as its f1_score(average="macro") of probabilities above a half.
+std::unique_ptr<const Task> multilabel(int64_t values);
+
 // The recipe's task, with the model's own loss if it has one. Valid as long as the model.
-std::unique_ptr<const Task> make_task(TaskKind kind, const ModelFacets& facets);
+// `outputs`: ModelInput::outputs. kAuto is classification.
+std::unique_ptr<const Task> make_task(const TrainOptions& train, int64_t outputs,
+                                      const ModelFacets& facets);
 
 // Sums on the tensors' device; only read() waits for it. `task` must outlive it.
 class RunningMetrics {

@@ -91,6 +91,7 @@ struct TrainResult {
   std::string stopped_by;  // kStopped: the reason given to ObserverContext::stop()
   // The run to resume had already ended: run() made no step and wrote nothing.
   bool was_finished = false;
+  std::string unit = "images";      // of samples; "samples" if they are tensors
   int64_t steps = 0;                // in the whole run
   int64_t samples = 0;              // trained on since this process began, by all of the group
   int64_t steps_here = 0;           // made by this process

@@ -50,5 +50,8 @@ LoadedWeights load_weights(Env& env, const std::string& path, Model& model,
 // REQUIRES: a model on the CPU.
 void export_onnx(Env& env, const std::string& path, Model& model, int size,
                  const std::map<std::string, std::string>& metadata = {});
+// The same for any input: a tensor is called "input".
+void export_onnx(Env& env, const std::string& path, Model& model, const ModelInput& input,
+                 const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace saturate

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "run/setup.h"
 #include "run/trainer_state.h"
 
 namespace saturate {
@@ -45,6 +46,11 @@ void release_batch(Trainer& trainer) {
   auto& state = MeasuredTrainer::state(trainer);
   state.learner.set_switches();
   state.input.release(state.position);
+}
+
+ModelInput model_input_of(Trainer& trainer) {
+  auto& state = MeasuredTrainer::state(trainer);
+  return model_input(state.run.env, state.run.recipe, state.input.data().tensors());
 }
 
 int64_t skip_batch(Trainer& trainer) {

@@ -13,6 +13,7 @@
 #include "advise/step_bench.h"
 #include "saturate/data/env.h"
 #include "saturate/feed.h"
+#include "saturate/model.h"
 #include "saturate/trainer.h"
 
 namespace saturate {
@@ -30,6 +31,8 @@ double epoch_steps(Trainer& trainer);
 // From now on every step is on the same batch, the first of this epoch's order, which is returned;
 // the loader rests. Shows the cost of a run without its input.
 DeviceBatch hold_batch(Trainer& trainer);
+// What the run's model takes.
+ModelInput model_input_of(Trainer& trainer);
 // Continues with the epoch's next batch. On any rank.
 void release_batch(Trainer& trainer);
 // Takes the next batch of this epoch, repeated endlessly, from the loader without a step. Shows the

@@ -104,15 +104,15 @@ void set_network(Settings& settings, int side, bool gpu, bool masks) {
   if (!gpu && (small || masks)) add(settings, "model.width", masks ? 0.25 : 0.5);
 }
 
-void set_optimizer(Settings& settings, size_t batch, bool masks) {
+void set_optimizer(Settings& settings, size_t batch, bool adaptive) {
   const auto set_rate = [&](double for_128) {
     add(settings, "optimizer.lr", fmt::format("{:.4g}", for_128 * double(batch) / 128));
   };
-  add(settings, "optimizer.name", masks ? "adamw" : "sgd");
-  set_rate(masks ? 0.003 : 0.1);
-  if (!masks) add(settings, "optimizer.momentum", 0.9);
-  if (!masks) add(settings, "optimizer.nesterov", "true");
-  add(settings, "optimizer.weight_decay", masks ? 0.01 : 5e-4);
+  add(settings, "optimizer.name", adaptive ? "adamw" : "sgd");
+  set_rate(adaptive ? 0.003 : 0.1);
+  if (!adaptive) add(settings, "optimizer.momentum", 0.9);
+  if (!adaptive) add(settings, "optimizer.nesterov", "true");
+  add(settings, "optimizer.weight_decay", adaptive ? 0.01 : 5e-4);
 }
 
 // Enough epochs for some hundred thousand images, on a CPU for fewer.
@@ -166,14 +166,13 @@ std::vector<std::string> settings_for_source(Env& env, const std::string& source
                                              std::span<const std::string> overrides) {
   const SourceParts parts = find_source_parts(env, source);
   const auto data = open_dataset(env, parts.train);
-  if (!data->tensors().empty())
-    fail(ErrorKind::kUsage, "the source has tensors, and models are trained on images", parts.train,
-         "Read it with a Loader, in C++ or Python, and train in that program");
-  if (data->classes().size() < 2)
+  const bool tensors = !data->tensors().empty();
+  if (!tensors && data->classes().size() < 2)
     fail(ErrorKind::kData, "all images have the same class", parts.train,
          "Put the images of each class in a separate folder");
   const bool has_eval = !parts.eval.empty() || override_of(overrides, "data.eval_source");
-  const size_t every = has_eval ? 0 : held_out(data->size(), data->classes().size());
+  const size_t every =
+      has_eval ? 0 : held_out(data->size(), std::max<size_t>(1, data->classes().size()));
   const size_t images = every == 0 ? data->size() : data->size() - data->size() / every - 1;
   const size_t batch = batch_for(images);
   const bool masks = data->has_masks();
@@ -181,8 +180,11 @@ std::vector<std::string> settings_for_source(Env& env, const std::string& source
   Settings settings;
   add(settings, "seed", 1);
   set_sources(settings, parts, every);
-  set_network(settings, median_side(*data), on_gpu, masks);
-  set_optimizer(settings, batch, masks);
+  if (tensors)
+    add(settings, "model.name", "mlp");
+  else
+    set_network(settings, median_side(*data), on_gpu, masks);
+  set_optimizer(settings, batch, masks || tensors);
   set_length(settings, epochs_for(images, on_gpu), overrides);
   add(settings, "train.batch", batch);
   add(settings, "train.drop_last", "true");

@@ -36,9 +36,9 @@ constexpr int kWarmUp = 10;  // steps before bench_ledger()'s first round
 class BareLoop {
  public:
   // `recipe`: resolved. `batch`: on the recipe's device.
-  BareLoop(Env& env, const Recipe& recipe, const DeviceBatch& batch)
+  BareLoop(const ModelInput& input, const Recipe& recipe, const DeviceBatch& batch)
       : recipe_(recipe), count_(batch.count()) {
-    model_ = make_model(recipe.model, {recipe.model.classes, recipe.augment.size, env});
+    model_ = make_model(recipe.model, input);
     model_->to(batch.images.device(), recipe.train.channels_last);
     if (const ModelFacets facets = model_->facets(); facets.wanted_images > 0)
       facets.prepare(batch.images);
@@ -219,7 +219,7 @@ class StepBenchRun {
   std::optional<StepBench> run() {
     if (!time_steps(kSettle)) return std::nullopt;
     found_.memory_peak_bytes = trainer_.so_far().memory_peak_bytes;
-    bare_.emplace(env_, found_.recipe, hold_batch(trainer_));
+    bare_.emplace(model_input_of(trainer_), found_.recipe, hold_batch(trainer_));
     time_bare();
     for (int round = 0; round < options_.rounds; ++round)
       if (!measure_round()) return std::nullopt;

@@ -62,6 +62,7 @@ std::vector<size_t> spread_samples(size_t size, size_t count) {
 SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& samples) {
   SourceFacts facts;
   facts.samples = source.size();
+  facts.is_tensors = !source.tensors().empty();
   Decoder decoder;
   Sample sample;
   double sound = 0;
@@ -69,12 +70,13 @@ SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& sampl
     ImageInfo info{};
     if (!reads([&] {
           read_sample(source, index, sample);
-          info = probe_sample(decoder, sample);
+          if (!facts.is_tensors) info = probe_sample(decoder, sample);
         }))
       continue;
     ++sound;
     facts.has_jpeg = facts.has_jpeg || info.format == ImageFormat::kJpeg;
-    facts.is_encoded = facts.is_encoded || sample.encoding != SampleEncoding::kRaw;
+    facts.is_encoded =
+        facts.is_encoded || (sample.encoding != SampleEncoding::kRaw && !facts.is_tensors);
     facts.bytes += double(sample.bytes.size());
     facts.pixel_bytes += 3.0 * info.width * info.height;
   }

@@ -14,8 +14,9 @@ struct SourceFacts {
   size_t samples = 0;       // in all
   bool has_jpeg = false;    // among those looked at
   bool is_encoded = false;  // at least one of them is
-  double bytes = 0;         // of a sample, as stored: mean
-  double pixel_bytes = 0;   // of a sample, decoded: mean
+  bool is_tensors = false;
+  double bytes = 0;        // of a sample, as stored: mean
+  double pixel_bytes = 0;  // of a sample, decoded: mean
 };
 
 // Positions of `count` samples at most, evenly spread.

@@ -70,7 +70,7 @@ void add_caches(const Recipe& recipe, const Machine& machine, const SourceFacts&
 // Moves work between the loader's threads and the GPU.
 void add_device_input(const Recipe& recipe, const Machine& machine, const SourceFacts& source,
                       WhatIfs& what_ifs) {
-  if (!machine.on_gpu || !machine.augments) return;
+  if (!machine.on_gpu || !machine.augments || source.is_tensors) return;
   const AugmentOptions& augment = recipe.augment;
   const bool resident = recipe.data.cache.mode == CacheMode::kDevice;
   const bool there = augment.device != AugmentDevice::kCpu;

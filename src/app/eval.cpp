@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "app/command.h"
 #include "base/printable.h"
 #include "record/class_results.h"
 #include "record/json_fields.h"
+#include "record/metric_text.h"
 #include "run/checkpoint.h"
 #include "run/setup.h"
 #include "saturate/evaluator.h"
@@ -26,13 +28,12 @@ struct EvalArguments {
 };
 
 void write_json(Env& env, const std::string& path, const Metrics& metrics,
-                const ClassResults& by_class) {
-  nlohmann::ordered_json json = {{"samples", metrics.samples},
-                                 {"loss", metrics.loss},
-                                 {"accuracy", metrics.accuracy},
-                                 {"accuracy5", or_null(metrics.accuracy5)}};
-  if (const auto iou = metrics.mean_iou()) json["mean_iou"] = *iou;
-  add_json(json, by_class);
+                const std::optional<ClassResults>& by_class) {
+  nlohmann::ordered_json json = {{"samples", metrics.samples}, {"loss", metrics.loss}};
+  if (by_class) json["accuracy"] = or_null(metrics.value("accuracy"));
+  if (by_class) json["accuracy5"] = or_null(metrics.value("accuracy5"));
+  for (const auto& [name, value] : metrics.values) json[name == "iou" ? "mean_iou" : name] = value;
+  if (by_class) add_json(json, *by_class);
   write_atomically(env, path, json_text(json));
 }
 
@@ -75,12 +76,9 @@ void report_skipped(const Evaluator& evaluator) {
     print_warning("skipped " + sample.name + ": " + sample.reason);
 }
 
-void print_metrics(const Metrics& metrics, const std::string& where) {
-  fmt::print("accuracy {:.2f}%", metrics.accuracy * 100);
-  if (metrics.accuracy5) fmt::print("  top-5 {:.2f}%", *metrics.accuracy5 * 100);
-  if (const auto iou = metrics.mean_iou()) fmt::print("  mean IoU {:.4f}", *iou);
-  fmt::print("  loss {}  on {} images  ({})\n", format_loss(metrics.loss), metrics.samples,
-             printable(where));
+void print_metrics(const Metrics& metrics, const char* unit, const std::string& where) {
+  fmt::print("{}loss {}  on {} {}  ({})\n", metrics_text(metrics), format_loss(metrics.loss),
+             metrics.samples, unit, printable(where));
 }
 
 ClassResults results_of(const Answers& answers, const Metrics& metrics,
@@ -100,36 +98,49 @@ int eval(const EvalArguments& arguments) {
   resolve_machine(recipe, device);  // --set may have restored "auto" values
   const SwitchesScope switches;
   switches.set({.threads = recipe.train.threads});
-  const auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size, env});
+  const auto model = make_model(recipe.model, model_input(env, recipe, checkpoint));
   model->to(device, recipe.train.channels_last);
   load_into(*model, checkpoint.model, path);
   const bool averaged = !checkpoint.average.empty() && !arguments.model.plain;
   if (averaged) load_average(*model, checkpoint.average, path);
 
   const bool wants_names = !arguments.predictions.empty();
-  if (wants_names && recipe.train.task == TaskKind::kSegment)
-    fail(ErrorKind::kUsage, "--predictions writes one class per image, and the run is segmentation",
+  const TaskKind kind = recipe.train.task;
+  const bool classifies = kind == TaskKind::kClassify || kind == TaskKind::kAuto;
+  if (wants_names && !classifies)
+    fail(ErrorKind::kUsage,
+         "--predictions writes one class per sample, and the run is " +
+             std::string(kind == TaskKind::kSegment   ? "segmentation"
+                         : kind == TaskKind::kRegress ? "regression"
+                                                      : "of several labels"),
          "--predictions", "Remove it");
-  Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device, wants_names);
+  Evaluator evaluator(env, recipe, arguments.data, checkpoint.classes, device, wants_names, {},
+                      nullptr, checkpoint.fields);
   if (const std::string warning = evaluator.warning(); !warning.empty()) print_warning(warning);
   Predictions predictions(checkpoint.classes);
-  Progress progress(env, "eval", "images", int64_t(evaluator.size()),
+  const char* const unit = checkpoint.fields.empty() ? "images" : "samples";
+  Progress progress(env, "eval", unit, int64_t(evaluator.size()),
                     recipe.watch.progress ? Progress::Style::kAuto : Progress::Style::kSilent);
+  const auto task = make_task(recipe.train, recipe.model.classes, model->facets());
   Answers answers;
+  KeptOutputs kept;
   int64_t done = 0;
   const auto observer = [&](const DeviceBatch& batch, const at::Tensor& logits) {
-    answers.add(logits, batch.labels);
+    if (classifies) answers.add(logits, batch.labels);
+    if (task->keeps_outputs()) kept.add(logits, batch.labels);
     if (wants_names) predictions.add(batch, logits);
     progress.update(done += batch.count(), "");
     return true;
   };
-  const auto task = make_task(recipe.train.task, model->facets());
-  const Metrics metrics = *evaluator.run(*model, *task, observer);
+  Metrics metrics = *evaluator.run(*model, *task, observer);
+  if (const at::Tensor rows = kept.rows(); rows.defined()) kept.finish(*task, rows, metrics);
   progress.finish();
   report_skipped(evaluator);
-  print_metrics(metrics, averaged ? path + ", averaged weights" : path);
-  const ClassResults by_class = results_of(answers, metrics, checkpoint.classes);
-  fmt::print("\n{}", format_class_results(by_class));
+  print_metrics(metrics, unit, averaged ? path + ", averaged weights" : path);
+  std::optional<ClassResults> by_class;
+  if (classifies || kind == TaskKind::kSegment)
+    by_class = results_of(answers, metrics, checkpoint.classes);
+  if (by_class) fmt::print("\n{}", format_class_results(*by_class));
   if (!arguments.json.empty()) write_json(env, arguments.json, metrics, by_class);
   if (wants_names) write_atomically(env, arguments.predictions, predictions.text());
   return 0;

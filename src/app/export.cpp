@@ -17,6 +17,7 @@
 #include "base/printable.h"
 #include "model/export_model.h"
 #include "run/checkpoint.h"
+#include "run/setup.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
 #include "saturate/data/recipe.h"
@@ -34,7 +35,7 @@ struct ExportArguments {
 // On the CPU, in the default memory order.
 std::unique_ptr<Model> load_model(Env& env, const Checkpoint& checkpoint, const Recipe& recipe,
                                   bool plain, const std::string& path) {
-  auto model = make_model(recipe.model, {recipe.model.classes, checkpoint.image_size, env});
+  auto model = make_model(recipe.model, model_input(env, recipe, checkpoint));
   load_into(*model, checkpoint.model, path);
   if (!checkpoint.average.empty() && !plain) load_average(*model, checkpoint.average, path);
   return model;
@@ -80,7 +81,8 @@ std::string last_line(std::string text) {
 using Facts = std::map<std::string, std::string>;
 
 // torch.export is Python: a tool puts the weights into the model's twin there.
-void write_pt2(Env& env, const std::string& out, Model& model, int, const Facts& facts) {
+void write_pt2(Env& env, const std::string& out, Model& model, const ModelInput&,
+               const Facts& facts) {
   const std::string tool = shipped_file(env, "tools/export_pt2.py");
   if (tool.empty())
     fail(ErrorKind::kUsage, "tools/export_pt2.py is not beside this program", "--format pt2",
@@ -100,23 +102,25 @@ void write_pt2(Env& env, const std::string& out, Model& model, int, const Facts&
 
 struct Format {
   std::string_view name, extension, doc;
-  void (*write)(Env& env, const std::string& out, Model& model, int size, const Facts& facts);
+  void (*write)(Env& env, const std::string& out, Model& model, const ModelInput& input,
+                const Facts& facts);
 };
 
 constexpr Format kFormats[] = {
     {"safetensors", ".safetensors", "the weights by name",
-     [](Env& env, const std::string& out, Model& model, int, const Facts& facts) {
+     [](Env& env, const std::string& out, Model& model, const ModelInput&, const Facts& facts) {
        write_safetensors(env, out, model_state(model), facts);
      }},
     {"onnx", ".onnx", "a graph for ONNX Runtime and others",
-     [](Env& env, const std::string& out, Model& model, int size, const Facts& facts) {
+     [](Env& env, const std::string& out, Model& model, const ModelInput& input,
+        const Facts& facts) {
        Facts properties = facts;
        properties.erase("format");  // of safetensors
-       export_onnx(env, out, model, size, properties);
+       export_onnx(env, out, model, input, properties);
      }},
     {"torchscript", ".pt", "a program for torch.jit.load",
-     [](Env& env, const std::string& out, Model& model, int size, const Facts&) {
-       export_torchscript(env, out, model, size);
+     [](Env& env, const std::string& out, Model& model, const ModelInput& input, const Facts&) {
+       export_torchscript(env, out, model, input);
      }},
     {"pt2", ".pt2", "a program for torch.export.load, made by $SATURATE_PYTHON or python3",
      write_pt2},
@@ -131,7 +135,8 @@ int export_model(const ExportArguments& arguments) {
   const std::string out =
       !arguments.out.empty() ? arguments.out : recipe.model.name + std::string(format.extension);
   const auto model = load_model(env, checkpoint, recipe, arguments.model.plain, path);
-  format.write(env, out, *model, checkpoint.image_size, metadata(checkpoint, recipe));
+  format.write(env, out, *model, model_input(env, recipe, checkpoint),
+               metadata(checkpoint, recipe));
   const bool averaged = !checkpoint.average.empty() && !arguments.model.plain;
   fmt::print("{}: {} of {}{}\n", printable(out), recipe.model.name, printable(path),
              averaged ? ", averaged weights" : "");

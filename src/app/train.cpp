@@ -13,6 +13,7 @@
 #include "reduce/binding.h"
 #include "run/checkpoint.h"
 #include "run/setup.h"
+#include "run/training_parts.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
 #include "saturate/data/world.h"
@@ -109,7 +110,8 @@ std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainerOpt
 int print_recipe(Env& env, const Recipe& recipe) {
   const auto data = open_dataset(env, recipe.data.source, recipe.data.store_options());
   const at::Device device = resolve_device(recipe.train.device);
-  const Recipe resolved = resolve_recipe(recipe, *data, device);
+  Recipe resolved = resolve_recipe(recipe, *data, device);
+  resolve_metrics(resolved, *make_task(resolved.train, resolved.model.classes, {}));
   const bool searches = recipe.train.batch == kAutomatic;
   const auto resident = searches ? put_on_device(resolved, train_loader_options(resolved), *data,
                                                  recipe.data.source, device)

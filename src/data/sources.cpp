@@ -50,6 +50,9 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
     {"synth",
      "synth:KEY=VALUE,..., rendered shapes: size, count, classes, difficulty, seed, split, masks",
      open_synth},
+    {"synth-table",
+     "synth-table:KEY=VALUE,..., drawn rows of numbers: count, inputs, outputs, noise, seed, split",
+     open_synth_table},
 };
 
 // The table, and sources added by programs.

@@ -126,7 +126,7 @@ void BatchPipeline::finish(Flight& flight, Stream& on, bool leave) {
   on.reads(flight.copied);
   if (&on != copy_)
     keep(on, flight.copied, stages_.device(), [&out = flight.out] {
-      return std::vector{out.pixels, out.effects, out.places, out.labels};
+      return std::vector{out.images, out.pixels, out.effects, out.places, out.labels};
     });
   flight.finished = on.makes("the batch");
   flight.is_finished = true;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "feed/tensor_batch.h"
 
 namespace saturate {
 namespace {
@@ -119,6 +120,12 @@ void BatchStages::copy(Batch& batch, DeviceBatch& out, bool async) const {
   out.place = int64_t(batch.place);
   if (count > 0 && !batch.samples[0].name.empty())
     for (BatchSample& sample : batch.samples) out.names.push_back(std::move(sample.name));
+  if (batch.columns) {
+    take_columns(batch, device_, async, out);
+    if (has_class_labels(batch))
+      out.labels = gathered(batch, &BatchSample::label, async).view(at::kLong);
+    return;
+  }
   out.labels = batch.masks ? raw_bytes(batch.masks, {count, side, side}, async)
                            : gathered(batch, &BatchSample::label, async).view(at::kLong);
   if (batch.type != PixelType::kUint8) {
@@ -168,6 +175,7 @@ at::Tensor BatchStages::finished(const DeviceBatch& batch) const {
 }
 
 void BatchStages::finish(DeviceBatch& batch) const {
+  if (!batch.is_unfinished()) return;
   const at::Tensor images = batch.effects.defined() ? finished(batch) : batch.pixels;
   batch.images = channels_last_ ? images : images.contiguous();
   batch.pixels = batch.effects = batch.places = at::Tensor();

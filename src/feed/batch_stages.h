@@ -19,11 +19,13 @@ class BatchStages {
 
   const at::Device& device() const { return device_; }
 
-  // Moves the loader's batch, and its names, to an unfinished batch on the device. `async`: a GPU's
+  // Moves the loader's batch, and its names, to an unfinished batch on the device; tensors to
+  // a finished one. `async`: a GPU's
   // copies may still be in flight afterwards, on its current stream; the memory of `batch` must be
   // kept until they are done.
   void copy(Batch& batch, DeviceBatch& out, bool async) const;
-  // Computes images and labels: effects, normalisation, layout. REQUIRES: batch.is_unfinished().
+  // Computes images and labels: effects, normalisation, layout. Batches of tensors have both
+  // already.
   void finish(DeviceBatch& batch) const;
 
  private:

@@ -134,7 +134,7 @@ void Feeder::leave_unfinished(bool leaves) {
 }
 
 void Feeder::finish(DeviceBatch& batch) const {
-  if (batch.is_unfinished()) state_->stages.finish(batch);
+  state_->stages.finish(batch);
 }
 
 void Feeder::hold(DeviceBatch batch) {

@@ -49,9 +49,9 @@ class Airbench : public WhitenedChain {  // [N, 3, H, W] to [N, classes]
 
 }  // namespace
 
-std::unique_ptr<Model> make_airbench(const ModelOptions& options, const ImageShape& shape) {
-  require_size(options, shape, 16);
-  return make_module_model<Airbench>(options.width, shape.classes);
+std::unique_ptr<Model> make_airbench(const ModelOptions& options, const ModelInput& input) {
+  require_size(options, input, 16);
+  return make_module_model<Airbench>(options.width, input.outputs);
 }
 
 }  // namespace saturate

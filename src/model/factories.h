@@ -13,15 +13,15 @@
 namespace saturate {
 
 #define SATURATE_ROW(name, ...) \
-  std::unique_ptr<Model> make_##name(const ModelOptions& options, const ImageShape& shape);
+  std::unique_ptr<Model> make_##name(const ModelOptions& options, const ModelInput& input);
 SATURATE_MODELS(SATURATE_ROW)
 #undef SATURATE_ROW
 
-// Fails with kUsage if `shape.size` is below `least`.
-void require_size(const ModelOptions& options, const ImageShape& shape, int least);
+// Fails with kUsage if `input.size` is below `least`.
+void require_size(const ModelOptions& options, const ModelInput& input, int least);
 
-// Fails with kUsage unless `shape.size` is a multiple of `step`.
-void require_multiple(const ModelOptions& options, const ImageShape& shape, int step);
+// Fails with kUsage unless `input.size` is a multiple of `step`.
+void require_multiple(const ModelOptions& options, const ModelInput& input, int step);
 
 // A number of channels multiplied by model.width, at least 1.
 inline int64_t scaled(int64_t channels, double width) {

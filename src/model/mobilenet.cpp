@@ -119,8 +119,8 @@ class MobileNetV2 : public Chain {  // [N, 3, H, W] to [N, classes]
 
 }  // namespace
 
-std::unique_ptr<Model> make_mobilenet_v2(const ModelOptions& options, const ImageShape& shape) {
-  return make_module_model<MobileNetV2>(options.width, options.dropout, shape.classes);
+std::unique_ptr<Model> make_mobilenet_v2(const ModelOptions& options, const ModelInput& input) {
+  return make_module_model<MobileNetV2>(options.width, options.dropout, input.outputs);
 }
 
 }  // namespace saturate

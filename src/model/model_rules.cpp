@@ -16,7 +16,8 @@ std::vector<OptionRow> model_rows() {
   return {
       text(SATURATE_OPTION(model.name), "`saturate list` prints the names."),
       integer(SATURATE_OPTION(model.classes), {0, 1 << 20}, "classes",
-              "Outputs of the model; 0: the classes of the training source."),
+              "Outputs of the model; 0: the classes of the training source, or the values of its "
+              "target."),
       number(
           SATURATE_OPTION(model.width), {0, 16, true}, "times",
           "Multiplies the model's channels (a transformer's heads), to trade accuracy for speed."),

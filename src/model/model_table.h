@@ -4,7 +4,8 @@
 #pragma once
 
 #define SATURATE_MODELS(ROW)                                                                       \
-  ROW(mlp, "one hidden layer of 128 units on the flattened pixels")                                \
+  ROW(mlp, "one hidden layer of 128 units on the flattened pixels, or the values of a tensor",     \
+      .takes_tensors = true)                                                                       \
   ROW(simple_cnn, "three convolutions with BatchNorm; learns small images in seconds")             \
   ROW(resnet9, "a residual network of nine layers for 32x32 images, fast on a CPU")                \
   ROW(airbench, "K. Jordan's network for 94 % on CIFAR-10 in seconds")                             \
@@ -19,4 +20,5 @@
   ROW(toy_cnn, "2x2 convolutions that halve the image and double the channels, down to one pixel") \
   ROW(unet, "U-Net for segmentation: five levels, from 64 channels, with BatchNorm")               \
   ROW(toy_seg, "2x2 convolutions down to an eighth and up again, for segmentation")                \
-  ROW(torchscript, "a module of your own, from Python: model.file", .is_file = true)
+  ROW(torchscript, "a module of your own, from Python: model.file", .is_file = true,               \
+      .takes_tensors = true)

@@ -1,5 +1,6 @@
 // The table of models with their factories.
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <iterator>
@@ -23,6 +24,15 @@ std::vector<RegistryEntry<ModelFactory, ModelTraits>>& all_models() {
   return all;
 }
 
+// "mlp or model.name=torchscript".
+std::string names_for_tensors() {
+  std::string names;
+  for (const auto& entry : all_models())
+    if (entry.traits.takes_tensors)
+      names += (names.empty() ? "" : " or model.name=") + std::string(entry.name);
+  return names;
+}
+
 }  // namespace
 
 std::span<const RegistryEntry<ModelFactory, ModelTraits>> models() {
@@ -34,14 +44,26 @@ void add_model(std::string_view name, std::string_view doc, ModelFactory make) {
     if (entry.name == name)
       fail(ErrorKind::kUsage, "there is a model \"" + std::string(name) + "\" already", "add_model",
            "Give it another name");
-  all_models().push_back({name, doc, make});
+  all_models().push_back({name, doc, make, {.takes_tensors = true}});
 }
 
-void require_size(const ModelOptions& options, const ImageShape& shape, int least) {
-  if (shape.size >= least) return;
+std::vector<int64_t> ModelInput::batch_shape(int64_t count) const {
+  if (is_images()) return {count, 3, size, size};
+  std::vector<int64_t> shape = {count};
+  shape.insert(shape.end(), tensor.shape.begin(), tensor.shape.end());
+  return shape;
+}
+
+at::Tensor ModelInput::zeros(int64_t count) const {
+  const bool whole = !is_images() && tensor.type == ElementType::kInt64;
+  return at::zeros(batch_shape(count), whole ? at::kLong : at::kFloat);
+}
+
+void require_size(const ModelOptions& options, const ModelInput& input, int least) {
+  if (input.size >= least) return;
   fail(ErrorKind::kUsage,
        options.name + " needs images of at least " + std::to_string(least) + " pixels, not " +
-           std::to_string(shape.size),
+           std::to_string(input.size),
        "augment.size", "Raise augment.size, or choose another model.name");
 }
 
@@ -61,17 +83,22 @@ ModelFacets Model::facets() {
   return {};
 }
 
-std::unique_ptr<Model> make_model(const ModelOptions& options, const ImageShape& shape) {
+std::unique_ptr<Model> make_model(const ModelOptions& options, const ModelInput& input) {
   const auto& entry = find_entry(models(), options.name, "model.name");
-  if (shape.classes < 1)
+  if (input.outputs < 1)
     fail(ErrorKind::kUsage,
-         "a model needs at least one class, not " + std::to_string(shape.classes), "model.classes",
+         "a model needs at least one class, not " + std::to_string(input.outputs), "model.classes",
          "Set model.classes to the number of classes in the data");
   if (!std::isfinite(options.width) || options.width <= 0)
     fail(ErrorKind::kUsage, "the width must be positive, not " + std::to_string(options.width),
          "model.width", "Set model.width to a number above 0, such as 1.0");
-  require_size(options, shape, 1);
-  return entry.make(options, shape);
+  if (input.is_images())
+    require_size(options, input, 1);
+  else if (!entry.traits.takes_tensors)
+    fail(ErrorKind::kUsage,
+         options.name + " takes images, and the samples are tensors, " + input.tensor.name,
+         "model.name", "Set model.name=" + names_for_tensors());
+  return entry.make(options, input);
 }
 
 }  // namespace saturate

@@ -5,9 +5,11 @@
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/abs.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/linspace.h>
 #include <ATen/ops/max.h>
 #include <ATen/ops/nan_to_num.h>
+#include <ATen/ops/remainder.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/ir/constants.h>
@@ -280,12 +282,26 @@ std::vector<NamedTensor> weights_of(const jit::Module& program) {
   return weights;
 }
 
+// Samples whose numbers differ.
+at::Tensor numbers_for(const ModelInput& input, int64_t count) {
+  const at::Tensor zeros = input.zeros(count);
+  const bool whole = zeros.scalar_type() == at::kLong;
+  const at::Tensor numbers = whole ? at::arange(zeros.numel()) : at::linspace(-2, 2, zeros.numel());
+  const int64_t values = input.tensor.values;
+  return (whole && values > 0 ? numbers.remainder(values) : numbers).reshape(zeros.sizes());
+}
+
 }  // namespace
 
 void export_onnx(Env& env, const std::string& path, Model& model, int size,
                  const std::map<std::string, std::string>& metadata) {
+  export_onnx(env, path, model, ModelInput{1, size, env}, metadata);
+}
+
+void export_onnx(Env& env, const std::string& path, Model& model, const ModelInput& input,
+                 const std::map<std::string, std::string>& metadata) {
   const at::NoGradGuard no_grad;
-  const jit::Module program = evaluation_program(model, size);
+  const jit::Module program = evaluation_program(model, input);
   const auto code = program.get_method("forward").graph()->copy();
   // One level of calls at a time: TorchScript may keep callees as they were written.
   for (int level = 0; level < kMostLevels; ++level) jit::Inline(*code);
@@ -293,15 +309,12 @@ void export_onnx(Env& env, const std::string& path, Model& model, int size,
   const auto label = metadata.find("model");
   OnnxGraph graph(weights_of(program), label == metadata.end() ? path : label->second);
   BothTensors images;
-  for (const size_t run : {0, 1}) {
-    const int64_t numbers = kRunImages[run] * 3 * size * size;
-    images[run] = at::linspace(-2, 2, numbers).reshape({kRunImages[run], 3, size, size});
-  }
+  for (const size_t run : {0, 1}) images[run] = numbers_for(input, kRunImages[run]);
   ProgramRuns runs(graph);
   if (code->inputs().size() != 2) graph.unsupported("a forward of several arguments");
   runs.set(code->inputs()[0], {program._ivalue(), program._ivalue()});
   runs.set(code->inputs()[1], {images[0], images[1]});
-  graph.set_input(images);
+  graph.set_input(images, input.is_images() ? "images" : "input");
   runs.run(*code->block());
   const BothRuns& output = runs.get(code->outputs()[0]);
   for (const size_t run : {0, 1})

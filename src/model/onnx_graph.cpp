@@ -48,9 +48,9 @@ void OnnxGraph::unsupported(const std::string& what) const {
               "Use --format torchscript, or replace the operator in the model");
 }
 
-void OnnxGraph::set_input(const BothTensors& images) {
-  model_.input = {"images", onnx_type(images[0].scalar_type()), sizes_of(images)};
-  set(images[0], "images");
+void OnnxGraph::set_input(const BothTensors& images, const std::string& name) {
+  model_.input = {name, onnx_type(images[0].scalar_type()), sizes_of(images)};
+  set(images[0], name);
 }
 
 void OnnxGraph::set(const at::Tensor& tensor, const std::string& name) {

@@ -35,7 +35,7 @@ class OnnxGraph {
   [[noreturn]] void fail_export(const std::string& what, const std::string& remedy) const;
   [[noreturn]] void unsupported(const std::string& what) const;
 
-  void set_input(const BothTensors& images);
+  void set_input(const BothTensors& images, const std::string& name);
   void set(const at::Tensor& tensor, const std::string& name);
   bool is_named(const at::Tensor& tensor) const;
   bool depends_on_images(const c10::IValue& value) const;

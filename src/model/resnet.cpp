@@ -146,29 +146,29 @@ class ResNet : public Chain {  // [N, 3, H, W] to [N, classes]
 
 }  // namespace
 
-std::unique_ptr<Model> make_resnet18(const ModelOptions& options, const ImageShape& shape) {
+std::unique_ptr<Model> make_resnet18(const ModelOptions& options, const ModelInput& input) {
   return make_module_model<ResNet>(BlockKind::kBasic, std::array{2, 2, 2, 2}, options.width,
-                                   shape.classes);
+                                   input.outputs);
 }
 
-std::unique_ptr<Model> make_resnet18_cifar(const ModelOptions& options, const ImageShape& shape) {
+std::unique_ptr<Model> make_resnet18_cifar(const ModelOptions& options, const ModelInput& input) {
   return make_module_model<ResNet>(BlockKind::kBasic, std::array{2, 2, 2, 2}, options.width,
-                                   shape.classes, Stem::kCifar);
+                                   input.outputs, Stem::kCifar);
 }
 
-std::unique_ptr<Model> make_resnet34(const ModelOptions& options, const ImageShape& shape) {
+std::unique_ptr<Model> make_resnet34(const ModelOptions& options, const ModelInput& input) {
   return make_module_model<ResNet>(BlockKind::kBasic, std::array{3, 4, 6, 3}, options.width,
-                                   shape.classes);
+                                   input.outputs);
 }
 
-std::unique_ptr<Model> make_resnet50(const ModelOptions& options, const ImageShape& shape) {
+std::unique_ptr<Model> make_resnet50(const ModelOptions& options, const ModelInput& input) {
   return make_module_model<ResNet>(BlockKind::kBottleneck, std::array{3, 4, 6, 3}, options.width,
-                                   shape.classes);
+                                   input.outputs);
 }
 
-std::unique_ptr<Model> make_se_resnet18(const ModelOptions& options, const ImageShape& shape) {
+std::unique_ptr<Model> make_se_resnet18(const ModelOptions& options, const ModelInput& input) {
   return make_module_model<ResNet>(BlockKind::kSqueezed, std::array{2, 2, 2, 2}, options.width,
-                                   shape.classes);
+                                   input.outputs);
 }
 
 }  // namespace saturate

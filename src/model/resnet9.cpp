@@ -56,9 +56,9 @@ class ResNet9 : public WhitenedChain {  // [N, 3, H, W] to [N, classes]
 
 }  // namespace
 
-std::unique_ptr<Model> make_resnet9(const ModelOptions& options, const ImageShape& shape) {
-  require_size(options, shape, 16);
-  return make_module_model<ResNet9>(options.width, shape.classes);
+std::unique_ptr<Model> make_resnet9(const ModelOptions& options, const ModelInput& input) {
+  require_size(options, input, 16);
+  return make_module_model<ResNet9>(options.width, input.outputs);
 }
 
 }  // namespace saturate

@@ -141,22 +141,22 @@ class ToySeg : public torch::nn::Module {
 
 }  // namespace
 
-void require_multiple(const ModelOptions& options, const ImageShape& shape, int step) {
-  if (shape.size % step == 0) return;
+void require_multiple(const ModelOptions& options, const ModelInput& input, int step) {
+  if (input.size % step == 0) return;
   fail(ErrorKind::kUsage,
        options.name + " needs images whose side is a multiple of " + std::to_string(step) +
-           ", not of " + std::to_string(shape.size) + " pixels",
+           ", not of " + std::to_string(input.size) + " pixels",
        "augment.size", "Set augment.size to a multiple, or choose another model.name");
 }
 
-std::unique_ptr<Model> make_unet(const ModelOptions& options, const ImageShape& shape) {
-  require_multiple(options, shape, 1 << (UNet::kLevels - 1));
-  return make_module_model<UNet>(options.width, shape.classes);
+std::unique_ptr<Model> make_unet(const ModelOptions& options, const ModelInput& input) {
+  require_multiple(options, input, 1 << (UNet::kLevels - 1));
+  return make_module_model<UNet>(options.width, input.outputs);
 }
 
-std::unique_ptr<Model> make_toy_seg(const ModelOptions& options, const ImageShape& shape) {
-  require_multiple(options, shape, 1 << ToySeg::kHalvings);
-  return make_module_model<ToySeg>(scaled(16, options.width), shape.classes);
+std::unique_ptr<Model> make_toy_seg(const ModelOptions& options, const ModelInput& input) {
+  require_multiple(options, input, 1 << ToySeg::kHalvings);
+  return make_module_model<ToySeg>(scaled(16, options.width), input.outputs);
 }
 
 }  // namespace saturate

@@ -17,8 +17,11 @@ class Mlp : public Chain {
   Mlp(int64_t inputs, int64_t hidden, int64_t classes)
       : fc1_(register_module("fc1", torch::nn::Linear(inputs, hidden))),
         fc2_(register_module("fc2", torch::nn::Linear(hidden, classes))) {
-    // Flattened in NCHW order whatever the memory format.
-    add_stage([this](const at::Tensor& images) { return fc1_(images.flatten(1)).relu_(); });
+    // Flattened in NCHW order whatever the memory format. [N] is one value a sample.
+    add_stage([this](const at::Tensor& input) {
+      const at::Tensor rows = input.dim() > 1 ? input.flatten(1) : input.unsqueeze(1);
+      return fc1_(at::isFloatingType(rows.scalar_type()) ? rows : rows.to(at::kFloat)).relu_();
+    });
     add_module_stage(fc2_);
   }
 
@@ -74,25 +77,26 @@ class ToyCnn : public Chain {
 
 }  // namespace
 
-std::unique_ptr<Model> make_mlp(const ModelOptions& options, const ImageShape& shape) {
-  return make_module_model<Mlp>(int64_t(3) * shape.size * shape.size, scaled(128, options.width),
-                                shape.classes);
+std::unique_ptr<Model> make_mlp(const ModelOptions& options, const ModelInput& input) {
+  int64_t values = 1;
+  for (const int64_t size : input.batch_shape(1)) values *= size;
+  return make_module_model<Mlp>(values, scaled(128, options.width), input.outputs);
 }
 
-std::unique_ptr<Model> make_simple_cnn(const ModelOptions& options, const ImageShape& shape) {
-  require_size(options, shape, 4);
-  return make_module_model<SimpleCnn>(options.width, shape.classes);
+std::unique_ptr<Model> make_simple_cnn(const ModelOptions& options, const ModelInput& input) {
+  require_size(options, input, 4);
+  return make_module_model<SimpleCnn>(options.width, input.outputs);
 }
 
-std::unique_ptr<Model> make_toy_cnn(const ModelOptions& options, const ImageShape& shape) {
+std::unique_ptr<Model> make_toy_cnn(const ModelOptions& options, const ModelInput& input) {
   constexpr int kMost = 511;  // one more doubling would need half a gigabyte of weights
-  require_size(options, shape, 2);
-  if (shape.size > kMost)
+  require_size(options, input, 2);
+  if (input.size > kMost)
     fail(ErrorKind::kUsage,
          "toy_cnn takes images of at most " + std::to_string(kMost) + " pixels, not " +
-             std::to_string(shape.size),
+             std::to_string(input.size),
          "augment.size", "Set augment.size=256, for which it was made");
-  return make_module_model<ToyCnn>(scaled(16, options.width), shape.size, shape.classes);
+  return make_module_model<ToyCnn>(scaled(16, options.width), input.size, input.outputs);
 }
 
 }  // namespace saturate

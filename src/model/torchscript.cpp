@@ -1,7 +1,6 @@
 // A user's Python model, saved by torch.jit.script() or torch.jit.trace(), and trained here without
 // Python.
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
@@ -67,23 +66,27 @@ std::string shape_of(const at::Tensor& tensor) {
   return "[" + text + "]";
 }
 
-// Tests the model on two black images, in evaluation and in training, and leaves it unchanged.
-void require_logits(ScriptedModel& model, const ImageShape& shape, const std::string& path) {
+// Tests the model on two samples of zeros, in evaluation and in training, and leaves it unchanged.
+void require_logits(ScriptedModel& model, const ModelInput& input, const std::string& path) {
   const at::NoGradGuard no_grad;
+  const std::string name = input.is_images() ? "images" : "tensors";
   std::vector<at::Tensor> before;
   for (const auto& buffer : model.buffers()) before.push_back(buffer.tensor.clone());
+  const at::Tensor samples = input.zeros(2);
   for (const bool training : {false, true}) {
     model.set_training(training);
     at::Tensor logits;
     try {
-      logits = model.forward(at::zeros({2, 3, shape.size, shape.size}));
+      logits = model.forward(samples.clone());
     } catch (const std::exception& error) {
-      fail_script("it fails on images [2, 3, " + std::to_string(shape.size) + ", " +
-                      std::to_string(shape.size) + "]: " + reason_of(error),
-                  path);
+      fail_script("it fails on " + name + " " + shape_of(samples) + ": " + reason_of(error), path);
     }
-    if (logits.sizes() != at::IntArrayRef{2, shape.classes} || !logits.is_floating_point())
-      fail_script("for 2 images and " + std::to_string(shape.classes) + " classes it gives " +
+    // The task checks the outputs for tensors.
+    const bool fits = input.is_images() ? logits.sizes() == at::IntArrayRef{2, input.outputs}
+                                        : logits.dim() > 0 && logits.size(0) == 2;
+    if (!fits || !logits.is_floating_point())
+      fail_script("for 2 " + name + " and " + std::to_string(input.outputs) +
+                      (input.is_images() ? " classes" : " outputs") + " it gives " +
                       shape_of(logits) + " of type " + c10::toString(logits.scalar_type()),
                   path);
   }
@@ -108,14 +111,14 @@ torch::jit::Module load(Env& env, const std::string& path) {
 
 }  // namespace
 
-std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const ImageShape& shape) {
-  auto model = std::make_unique<ScriptedModel>(load(shape.env, options.file));
+std::unique_ptr<Model> make_torchscript(const ModelOptions& options, const ModelInput& input) {
+  auto model = std::make_unique<ScriptedModel>(load(input.env, options.file));
   bool trainable = false;
   for (const auto& parameter : model->parameters())
     trainable = trainable || parameter.tensor.requires_grad();
   if (!trainable)
     fail_script("it has no parameters to train, as after torch.jit.freeze()", options.file);
-  require_logits(*model, shape, options.file);
+  require_logits(*model, input, options.file);
   return model;
 }
 

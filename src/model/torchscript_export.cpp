@@ -1,5 +1,4 @@
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
@@ -42,18 +41,18 @@ class Tree {
 };
 
 // The evaluation forward, traced, over the model's tensors.
-Module traced(Model& model, int size) {
+Module traced(Model& model, const ModelInput& input) {
   Tree tree;
   for (const auto& named : model.parameters()) tree.add(named, /*is_buffer=*/false);
   for (const auto& named : model.buffers()) tree.add(named, /*is_buffer=*/true);
-  // Two images: with one, the tracer might record the batch size as a constant.
+  // Two samples: with one, the tracer might record the batch size as a constant.
   const auto [state, logits] = torch::jit::tracer::trace(
-      {at::zeros({2, 3, size, size})},
+      {input.zeros(2)},
       [&](torch::jit::Stack inputs) {
         return torch::jit::Stack{model.forward(inputs.at(0).toTensor())};
       },
       [](const at::Tensor&) { return std::string(); }, /*strict=*/true, /*force_outplace=*/false,
-      &tree.root, {"images"});
+      &tree.root, {input.is_images() ? "images" : "input"});
   const auto unit = tree.root._ivalue()->compilation_unit();
   tree.root.type()->addMethod(unit->create_function(
       c10::QualifiedName(*tree.root.type()->name(), "forward"), state->graph));
@@ -62,17 +61,17 @@ Module traced(Model& model, int size) {
 
 }  // namespace
 
-torch::jit::Module evaluation_program(Model& model, int size) {
+torch::jit::Module evaluation_program(Model& model, const ModelInput& input) {
   const at::NoGradGuard no_grad;
   model.set_training(false);
-  // Tracing a program would fix its branches and sizes for these images.
+  // Tracing a program would fix its branches and sizes for these samples.
   const Module* own = model.facets().program;
-  return own ? *own : traced(model, size);
+  return own ? *own : traced(model, input);
 }
 
-void export_torchscript(Env& env, const std::string& path, Model& model, int size) {
+void export_torchscript(Env& env, const std::string& path, Model& model, const ModelInput& input) {
   std::ostringstream out;
-  evaluation_program(model, size).save(out);
+  evaluation_program(model, input).save(out);
   write_atomically(env, path, out.str());
 }
 

@@ -149,24 +149,24 @@ class VisionTransformer : public Chain {  // [N, 3, size, size] to [N, classes]
 };
 
 std::unique_ptr<Model> make_vit(int64_t heads, const ModelOptions& options,
-                                const ImageShape& shape) {
-  if (shape.size % kPatch != 0)
+                                const ModelInput& input) {
+  if (input.size % kPatch != 0)
     fail(ErrorKind::kUsage,
          options.name + " cuts images into patches of " + std::to_string(kPatch) +
-             " pixels, and their side is " + std::to_string(shape.size),
+             " pixels, and their side is " + std::to_string(input.size),
          "augment.size", "Make augment.size a multiple of " + std::to_string(kPatch));
   return make_module_model<VisionTransformer>(scaled(heads, options.width), options.attention,
-                                              shape.size, shape.classes);
+                                              input.size, input.outputs);
 }
 
 }  // namespace
 
-std::unique_ptr<Model> make_vit_tiny(const ModelOptions& options, const ImageShape& shape) {
-  return make_vit(3, options, shape);
+std::unique_ptr<Model> make_vit_tiny(const ModelOptions& options, const ModelInput& input) {
+  return make_vit(3, options, input);
 }
 
-std::unique_ptr<Model> make_vit_b_16(const ModelOptions& options, const ImageShape& shape) {
-  return make_vit(12, options, shape);
+std::unique_ptr<Model> make_vit_b_16(const ModelOptions& options, const ModelInput& input) {
+  return make_vit(12, options, input);
 }
 
 }  // namespace saturate

@@ -79,6 +79,10 @@ std::string to_json_line(const MetricsRecord& record) {
   if (record.mean_iou) json["mean_iou"] = *record.mean_iou;
   if (record.plain_loss) json["plain_loss"] = *record.plain_loss;
   if (record.plain_accuracy) json["plain_accuracy"] = *record.plain_accuracy;
+  for (const auto& [name, value] : record.values) {
+    json["metrics"].push_back(name);
+    json[name] = value;
+  }
   for (const auto& [name, value] : record.scalars) json[name] = value;
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
@@ -87,6 +91,7 @@ bool is_record_key(const std::string& name) {
   static const ordered_json all = [] {
     MetricsRecord record;
     record.mean_iou = record.plain_loss = record.plain_accuracy = 0;
+    record.values = {{"metrics", 0}};
     ordered_json json = ordered_json::parse(to_json_line(record));
     for (const auto& field : telemetry_fields()) json[field.name] = nullptr;
     return json;
@@ -104,6 +109,10 @@ std::optional<MetricsRecord> from_json_line(const std::string& line) {
   record.samples = integer_at(json, "samples").value_or(0);
   record.time_s = number_at(json, "time_s").value_or(0);
   for (const auto& [name, member] : kRecordMeans) record.*member = number_at(json, name);
+  for (const auto& name : array_at(json, "metrics"))
+    if (const auto value =
+            name.is_string() ? number_at(json, name.get<std::string>().c_str()) : std::nullopt)
+      record.values.push_back({name, *value});
   record.phases = phases_at(json);
   record.memory_peak_bytes = integer_at(json, "memory_peak_bytes");
   record.telemetry = telemetry_of(json);

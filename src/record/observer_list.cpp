@@ -71,7 +71,7 @@ void ObserverList::on_steps(MetricsRecord record) {
 }
 
 void ObserverList::log(const std::string& name, double value) {
-  if (name.empty() || is_record_key(name))
+  if (name.empty() || is_record_key(name) || std::ranges::count(reserved_, name) > 0)
     fail(ErrorKind::kUsage, fmt::format("a scalar cannot be named \"{}\"", name), "log",
          "Choose a name that no record has");
   const auto known = std::ranges::find(*target_, name, &std::pair<std::string, double>::first);

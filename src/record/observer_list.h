@@ -23,6 +23,8 @@ class ObserverList : public ObserverContext {
   ObserverList(Progress& progress, std::string folder, int rank)
       : progress_(progress), folder_(std::move(folder)), rank_(rank) {}
 
+  // Names that log() refuses, beside those of all records.
+  void reserve(std::vector<std::string> names) { reserved_ = std::move(names); }
   void add(Entry entry) { entries_.push_back(std::move(entry)); }
 
   void after_step(const StepEvent& event);
@@ -56,6 +58,7 @@ class ObserverList : public ObserverContext {
   const std::string folder_;
   const int rank_;
   std::vector<Entry> entries_;
+  std::vector<std::string> reserved_;
   Scalars of_steps_;              // logged after steps since the last "step" record
   Scalars* target_ = &of_steps_;  // of log()
   std::optional<std::string> stop_reason_;

@@ -2,31 +2,26 @@
 #include <fmt/format.h>
 
 #include "base/printable.h"
+#include "record/metric_text.h"
 #include "record/sinks.h"
 #include "saturate/progress.h"
 
 namespace saturate {
 namespace {
 
-std::string percent(double share) {
-  return fmt::format("{:.2f}%", share * 100);
-}
-
-// "acc 91.20%", and the overlap of segmentation.
-std::string accuracy_text(double accuracy, const std::optional<double>& iou) {
-  return "acc " + percent(accuracy) + (iou ? fmt::format("  iou {:.4f}", *iou) : "");
-}
-
-std::string evaluation_line(const char* title, const Metrics& metrics) {
-  return fmt::format("          {}  loss {}  {}{}  on {} images", title, format_loss(metrics.loss),
-                     accuracy_text(metrics.accuracy, metrics.mean_iou()),
-                     metrics.accuracy5 ? "  acc5 " + percent(*metrics.accuracy5) : "",
-                     metrics.samples);
+// "acc 91.20%  ", and all others of the record, with two spaces after each.
+std::string record_text(const MetricsRecord& record) {
+  Metrics metrics;
+  if (record.accuracy) metrics.set("accuracy", *record.accuracy);
+  if (record.mean_iou) metrics.set("iou", *record.mean_iou);
+  for (const auto& [name, value] : record.values) metrics.set(name, value);
+  return metrics_text(metrics, /*is_short=*/true);
 }
 
 class RunProgress : public Observer {
  public:
-  RunProgress(Progress& progress, double epochs) : progress_(progress), epochs_(epochs) {}
+  RunProgress(Progress& progress, double epochs, bool has_images)
+      : progress_(progress), epochs_(epochs), has_images_(has_images) {}
 
   void after_step(const StepEvent& event, ObserverContext&) override {
     progress_.update(event.position.step, details_);
@@ -38,27 +33,33 @@ class RunProgress : public Observer {
   }
   void on_record(MetricsRecord& record, ObserverContext&) override {
     if (record.kind == "step")
-      details_ =
-          fmt::format("epoch {:.1f}/{:g}  loss {}  {}  {:.0f} img/s", record.epoch, epochs_,
-                      format_loss(*record.loss), accuracy_text(*record.accuracy, record.mean_iou),
-                      *record.images_per_s);
+      details_ = fmt::format("epoch {:.1f}/{:g}  loss {}  {}{:.0f} {}/s", record.epoch, epochs_,
+                             format_loss(*record.loss), record_text(record), *record.images_per_s,
+                             has_images_ ? "img" : "samples");
     if (record.kind == "epoch")
-      progress_.note(fmt::format("epoch {:.3g}/{:g}  loss {}  {}  {:.0f} images/s  {}",
-                                 record.epoch, epochs_, format_loss(*record.loss),
-                                 accuracy_text(*record.accuracy, record.mean_iou),
-                                 *record.images_per_s, format_duration(record.phases->total())));
+      progress_.note(fmt::format("epoch {:.3g}/{:g}  loss {}  {}{:.0f} {}/s  {}", record.epoch,
+                                 epochs_, format_loss(*record.loss), record_text(record),
+                                 *record.images_per_s, unit(),
+                                 format_duration(record.phases->total())));
   }
 
  private:
+  const char* unit() const { return has_images_ ? "images" : "samples"; }
+  std::string evaluation_line(const char* title, const Metrics& metrics) const {
+    return fmt::format("          {}  loss {}  {}on {} {}", title, format_loss(metrics.loss),
+                       metrics_text(metrics, /*is_short=*/true), metrics.samples, unit());
+  }
+
   Progress& progress_;
   const double epochs_;
+  const bool has_images_;
   std::string details_;  // of the last "step" record
 };
 
 }  // namespace
 
-std::unique_ptr<Observer> make_run_progress(Progress& progress, double epochs) {
-  return std::make_unique<RunProgress>(progress, epochs);
+std::unique_ptr<Observer> make_run_progress(Progress& progress, double epochs, bool has_images) {
+  return std::make_unique<RunProgress>(progress, epochs, has_images);
 }
 
 }  // namespace saturate

@@ -80,12 +80,16 @@ class MetricsSink : public Observer {
 // The sinks of `recipe.watch`, for a run in `folder`. `begin_step`: steps already made; earlier
 // processes' records of later steps are void. Changes no file's contents: the run may still be
 // refused. Fails with kUsage if the endpoint's port is taken, with kRun if a file cannot be opened.
-// `env` must outlive the sinks.
+// `env` must outlive the sinks. `metrics`: as for
+// make_csv_sink().
 std::vector<std::shared_ptr<MetricsSink>> open_sinks(Env& env, const Recipe& recipe,
-                                                     const std::string& folder, int64_t begin_step);
+                                                     const std::string& folder, int64_t begin_step,
+                                                     const std::vector<std::string>& metrics = {});
 
 // metrics.csv: one row per record. Rows of earlier processes are regenerated from metrics.jsonl.
-std::unique_ptr<MetricsSink> make_csv_sink(Env& env, const std::string& folder);
+// `metrics`: the names in MetricsRecord::values that have columns, the last ones.
+std::unique_ptr<MetricsSink> make_csv_sink(Env& env, const std::string& folder,
+                                           const std::vector<std::string>& metrics = {});
 
 // tb/events.out.tfevents.*: one file per process, with the recipe and the machine as text.
 std::unique_ptr<MetricsSink> make_tensorboard_sink(Env& env, const Recipe& recipe,
@@ -97,7 +101,9 @@ std::unique_ptr<MetricsSink> make_prometheus_sink(Env& env, const WatchOptions& 
 
 // Shows a run's progress, and a line for each epoch and evaluation. `progress` must outlive it.
 // `epochs`: of the whole run.
-std::unique_ptr<Observer> make_run_progress(Progress& progress, double epochs);
+// `has_images`: else samples are tensors.
+std::unique_ptr<Observer> make_run_progress(Progress& progress, double epochs,
+                                            bool has_images = true);
 
 // A record's numbers under the names that metric tools expect: "loss" of "train" and so on.
 std::vector<std::pair<std::string, double>> values_of(const MetricsRecord& record);

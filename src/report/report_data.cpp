@@ -140,6 +140,12 @@ ordered_json columns_of(const std::vector<MetricsRecord>& all) {
   add("time_s", &MetricsRecord::time_s);
   add("loss", &MetricsRecord::loss);
   add("accuracy", &MetricsRecord::accuracy);
+  if (!records.empty())
+    for (const MetricValue& each : records.back().values)
+      add(each.name.c_str(), [&](const MetricsRecord& record) {
+        const auto at = std::ranges::find(record.values, each.name, &MetricValue::name);
+        return at == record.values.end() ? std::nullopt : std::optional(at->value);
+      });
   add("lr", &MetricsRecord::lr);
   add("images_per_s", &MetricsRecord::images_per_s);
   add("memory_peak_bytes", &MetricsRecord::memory_peak_bytes);
@@ -167,6 +173,8 @@ ordered_json time_bins(const RunReading& run) {
 }
 
 ordered_json page_figures(const RunFigures& figures) {
+  ordered_json values = ordered_json::array();
+  for (const auto& [name, value] : figures.values) values.push_back({name, page_json(value)});
   ordered_json streams = ordered_json::array();
   for (const auto& time : figures.streams)
     streams.push_back({{"stream", time.stream}, {"busy_s", time.busy_s}, {"idle_s", time.idle_s}});
@@ -174,6 +182,7 @@ ordered_json page_figures(const RunFigures& figures) {
           {"accuracy5", page_json(figures.accuracy5)},
           {"mean_iou", page_json(figures.mean_iou)},
           {"loss", page_json(figures.loss)},
+          {"values", values},
           {"held_out", figures.held_out},
           {"best_accuracy", page_json(figures.best_accuracy)},
           {"time_s", page_json(figures.time_s)},

@@ -102,11 +102,23 @@ std::optional<double> weighted_mean(std::span<const MetricsRecord> records, int6
   return weights > 0 ? std::optional(sum / weights) : std::nullopt;
 }
 
+// The same for a metric of MetricsRecord::values, which the last record has.
+double mean_of_value(std::span<const MetricsRecord> records, int64_t step_before,
+                     const std::string& name) {
+  std::vector<MetricsRecord> found(records.begin(), records.end());
+  for (MetricsRecord& record : found) {
+    const auto at = std::ranges::find(record.values, name, &MetricValue::name);
+    record.loss = at == record.values.end() ? std::nullopt : std::optional(at->value);
+  }
+  return weighted_mean(found, step_before, &MetricsRecord::loss).value_or(0);
+}
+
 // REQUIRES: there is a record. `step_before`: the step of the previous record.
 MetricsRecord merged(std::span<const MetricsRecord> records, int64_t step_before) {
   MetricsRecord all = records.back();
   for (const auto& mean : kRecordMeans)
     all.*mean.member = weighted_mean(records, step_before, mean.member);
+  for (MetricValue& each : all.values) each.value = mean_of_value(records, step_before, each.name);
   for (const MetricsRecord& record : records)
     all.memory_peak_bytes = std::max(all.memory_peak_bytes, record.memory_peak_bytes);
   all.telemetry = mean_telemetry(records);
@@ -124,6 +136,7 @@ RunFigures figures_of(const RunReading& run) {
     figures.accuracy5 = shown.accuracy5;
     figures.mean_iou = shown.mean_iou;
     figures.loss = shown.loss;
+    figures.values = shown.values;
   }
   for (const auto& record : run.evaluations)
     if (record.accuracy)

@@ -12,6 +12,7 @@ namespace saturate {
 struct RunFigures {
   // The last evaluation's, or training's if there was none.
   std::optional<double> accuracy, accuracy5, mean_iou, loss;
+  std::vector<MetricValue> values;  // the task's other metrics
   bool held_out = false;
   std::optional<double> best_accuracy;  // of all evaluations
   double time_s = 0, epochs = 0;

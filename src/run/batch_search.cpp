@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/elements.h"
 #include "model/random_state.h"
 #include "run/setup.h"
 #include "run/single_image.h"
@@ -38,8 +39,16 @@ bool has_graph(const Recipe& recipe, const at::Device& device) {
          why_no_graph(recipe, /*processes=*/1).empty();
 }
 
+using Fields = std::vector<TensorField>;
+
 // An upper bound for a batch on the device, as it was copied and as it is once finished.
-int64_t batch_bytes(const Recipe& recipe, int64_t images) {
+int64_t batch_bytes(const Recipe& recipe, const Fields& fields, int64_t images) {
+  if (!fields.empty()) {
+    int64_t converted = 0;  // to float32 or int64
+    for (const TensorField& field : fields)
+      converted += int64_t(sizeof(int64_t) * field.bytes() / bytes_of(field.type));
+    return images * (int64_t(bytes_of(fields)) + converted);
+  }
   const int64_t area = int64_t{recipe.augment.size} * recipe.augment.size, values = 3 * area;
   const int64_t rows = recipe.augment.blur > 0 ? values * int64_t(sizeof(float)) : 0;
   const int64_t labels = recipe.train.task == TaskKind::kSegment ? 9 * area : 8;
@@ -49,7 +58,8 @@ int64_t batch_bytes(const Recipe& recipe, int64_t images) {
 
 // Memory that a run holds beside a step and its batch: the batches of a pipeline, the inputs of a
 // graph, and bytes that are being finished.
-int64_t bytes_beside(const Recipe& recipe, const at::Device& device, int64_t images) {
+int64_t bytes_beside(const Recipe& recipe, const Fields& fields, const at::Device& device,
+                     int64_t images) {
   const int64_t streams = stream_count(recipe.pipeline);
   const BatchOutput output = train_loader_options(recipe).output;
   const bool graph = has_graph(recipe, device);
@@ -57,17 +67,19 @@ int64_t bytes_beside(const Recipe& recipe, const at::Device& device, int64_t ima
   batches += int64_t{graph};
   batches += int64_t{output == BatchOutput::kPlaces || output == BatchOutput::kUnfinished};
   const int64_t workspaces = device.is_cuda() ? int64_t{graph} + recipe.pipeline.encoder : 0;
-  return batches * batch_bytes(recipe, images) + workspaces * kWorkspaceBytes;
+  return batches * batch_bytes(recipe, fields, images) + workspaces * kWorkspaceBytes;
 }
 
 // Trial steps on a separate model.
 class Rehearsal {
  public:
-  Rehearsal(Env& env, const Recipe& recipe, const at::Device& device)
+  Rehearsal(Env& env, const Recipe& recipe, const Fields& fields, const at::Device& device)
       : recipe_(recipe),
+        fields_(fields),
+        input_(model_input(env, recipe, fields)),
         device_(device),
         ledger_(env),
-        parts_(make_training_parts(env, recipe_, device)) {
+        parts_(make_training_parts(input_, recipe_, device)) {
     parts_.model->set_training(true);
     if (parts_.lookahead) parts_.lookahead->begin();
     if (recipe.pipeline.encoder) encode_ = parts_.model->facets().encoder->encode;
@@ -95,13 +107,10 @@ class Rehearsal {
     // During a second micro-batch the first one's gradients are in memory. An encoder's stage has
     // the whole batch.
     const int64_t count = encode_ ? all : std::min(all, 2 * images);
-    std::vector<at::Tensor> beside = {hold(bytes_beside(recipe_, device_, all))};
+    std::vector<at::Tensor> beside = {hold(bytes_beside(recipe_, fields_, device_, all))};
     DeviceBatch batch;
     batch.images = this->images(count, all);
-    std::vector<int64_t> shape = {count};
-    if (recipe_.train.task == TaskKind::kSegment)
-      shape.insert(shape.end(), 2, recipe_.augment.size);
-    batch.labels = at::randint(recipe_.model.classes, shape, at::device(device_).dtype(at::kLong));
+    batch.labels = labels(count);
     if (encode_) beside.push_back(encode_ahead(batch));
     TensorMemory& memory = tensor_memory(device_);
     const int64_t before = memory.live_bytes();
@@ -144,9 +153,29 @@ class Rehearsal {
     metrics.read();  // waits for the device, which may run out of memory late
   }
 
+  at::Tensor labels(int64_t count) const {
+    std::vector<int64_t> shape = {count};
+    if (recipe_.train.task == TaskKind::kSegment)
+      shape.insert(shape.end(), 2, recipe_.augment.size);
+    const TensorField* const target = target_of(fields_);
+    if (target) shape.insert(shape.end(), target->shape.begin(), target->shape.end());
+    const bool whole = !target || is_whole(target->type);
+    return at::randint(whole ? recipe_.model.classes : 2, shape,
+                       at::device(device_).dtype(whole ? at::kLong : at::kFloat));
+  }
+
+  at::Tensor tensors(int64_t count) const {
+    const TensorField& tensor = input_.tensor;
+    const auto on_device = at::device(device_);
+    if (tensor.type != ElementType::kInt64) return at::rand(input_.batch_shape(count), on_device);
+    return at::randint(std::max<int64_t>(2, tensor.values), input_.batch_shape(count),
+                       on_device.dtype(at::kLong));
+  }
+
   // As the feeder's: `count` of a batch of `all`. On the CPU it shares the loader's memory, which
   // torch did not allocate, unless it has to change the layout.
   at::Tensor images(int64_t count, int64_t all) {
+    if (!input_.is_images()) return tensors(all).narrow(0, 0, count);
     const int64_t side = recipe_.augment.size, row = 3 * side;
     if (device_.is_cpu() && recipe_.train.channels_last) {
       pixels_.resize(size_t(count * side * row));
@@ -159,6 +188,8 @@ class Rehearsal {
   }
 
   Recipe recipe_;
+  const Fields& fields_;
+  const ModelInput input_;
   at::Device device_;
   Ledger ledger_;
   TrainingParts parts_;
@@ -168,23 +199,24 @@ class Rehearsal {
   bool holds_graph_ = false;
 };
 
-int64_t buffer_bytes(const LoaderOptions& options, int64_t side) {
+int64_t buffer_bytes(const LoaderOptions& options, const Fields& fields, int64_t side) {
+  if (!fields.empty()) return int64_t(bytes_of(fields));
   if (options.output == BatchOutput::kPlaces) return 0;
   return side * side * int64_t(3 * bytes_of(options.pixel_type()) + (options.masks ? 1 : 0));
 }
 
 // Host memory of the batches that both loaders hold, if their size depends on the number of images
 // that are computed at once.
-int64_t loader_bytes(const Recipe& recipe, int64_t images, int64_t most) {
+int64_t loader_bytes(const Recipe& recipe, const Fields& fields, int64_t images, int64_t most) {
   const TrainOptions& train = recipe.train;
   const int64_t side = recipe.augment.size;
   const int64_t held = recipe.data.prefetch + 1;  // with the one that is computed
   int64_t bytes = 0;
   if (train.effective_batch == 0)
     bytes += std::min(held, (most + images - 1) / images) * images *
-             buffer_bytes(train_loader_options(recipe), side);
+             buffer_bytes(train_loader_options(recipe), fields, side);
   if (!recipe.data.eval_source.empty() && train.eval_batch == 0)
-    bytes += held * images * buffer_bytes(eval_loader_options(recipe), side);
+    bytes += held * images * buffer_bytes(eval_loader_options(recipe), fields, side);
   return bytes;
 }
 
@@ -194,12 +226,15 @@ const char* memory_key(const Recipe& recipe) {
 
 [[noreturn]] void fail_too_small(const Recipe& recipe, int64_t bytes) {
   const double gib = double(bytes) / double(int64_t{1} << 30);
+  const int size = recipe.augment.size;  // 0 for tensors
   fail(ErrorKind::kRun,
-       fmt::format("{} at {} pixels does not fit in {:.3g} GiB, even with a single image",
-                   recipe.model.name, recipe.augment.size, gib),
+       fmt::format("{}{} does not fit in {:.3g} GiB, even with a single {}", recipe.model.name,
+                   size > 0 ? fmt::format(" at {} pixels", size) : "", gib,
+                   size > 0 ? "image" : "sample"),
        memory_key(recipe),
-       fmt::format("{} augment.size or model.width, or set train.checkpoint_segments=auto",
-                   recipe.train.memory_gb > 0 ? "Raise it, lower" : "Lower"));
+       fmt::format("{} {}model.width, or set train.checkpoint_segments=auto",
+                   recipe.train.memory_gb > 0 ? "Raise it, lower" : "Lower",
+                   size > 0 ? "augment.size or " : ""));
 }
 
 // BatchNorm has no variance over one image of one pixel, the last layer's input in some models.
@@ -281,19 +316,20 @@ bool fits_in_memory(const at::Device& device, const std::function<void()>& attem
   return false;
 }
 
-int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& device, int64_t most) {
+int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& device, int64_t most,
+                         const std::vector<TensorField>& fields) {
   const RandomStateScope random(device);
   TensorMemory& memory = tensor_memory(device);
   const int64_t all = memory.budget() > 0 ? memory.budget() : memory.capacity();
   std::optional<int64_t> found;
   bool single_refused = false;
   const auto search = [&] {
-    Rehearsal rehearsal(env, recipe, device);
+    Rehearsal rehearsal(env, recipe, fields, device);
     const bool limited = device.is_cpu() || memory.budget() > 0;  // a GPU has its own limit
     // train.memory_gb limits tensors alone.
     const bool shared = device.is_cpu() && memory.budget() == 0;
     found = largest_that_fits(most, [&](int64_t images) {
-      const int64_t held = loader_bytes(recipe, images, most);
+      const int64_t held = loader_bytes(recipe, fields, images, most);
       if (images > 1 && held > tensor_memory(at::kCPU).capacity()) return false;
       const int64_t left = all - rehearsal.saving_bytes() - (shared ? held : 0);
       if (limited && left <= 0) return false;

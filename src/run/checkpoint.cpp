@@ -50,8 +50,12 @@ std::optional<double> optional_number(const json& value) {
 json to_json(const Metrics& metrics) {
   json found = {{"samples", metrics.samples},
                 {"loss", metrics.loss},
-                {"accuracy", metrics.accuracy},
-                {"accuracy5", or_null(metrics.accuracy5)}};
+                {"accuracy", metrics.samples > 0 ? or_null(metrics.value("accuracy")) : json(0.0)},
+                {"accuracy5", or_null(metrics.value("accuracy5"))}};
+  for (const auto& [name, value] : metrics.values)  // "iou" is of the pixels
+    if (name != "accuracy" && name != "accuracy5" && name != "iou")
+      found["values"].push_back({name, value});
+  if (!metrics.totals.empty()) found["totals"] = metrics.totals;
   if (metrics.overflowed > 0) found["overflowed"] = metrics.overflowed;
   // For each class: hits, labelled, predicted.
   for (const ClassPixels& of : metrics.pixels)
@@ -62,12 +66,20 @@ json to_json(const Metrics& metrics) {
 void from_json(const json& from, Metrics& to) {
   to.samples = from.at("samples");
   to.loss = number_of(from.at("loss"));
-  to.accuracy = number_of(from.at("accuracy"));
-  to.accuracy5 = optional_number(from.at("accuracy5"));
+  to.values.clear();
+  const bool has_others = from.contains("values");
+  if (!from.at("accuracy").is_null() || !has_others)  // null: NaN
+    to.set("accuracy", number_of(from.at("accuracy")));
+  if (const auto top5 = optional_number(from.at("accuracy5"))) to.set("accuracy5", *top5);
+  if (has_others)
+    for (const json& each : from.at("values"))
+      to.set(each.at(0).get<std::string>(), number_of(each.at(1)));
+  to.totals = from.value("totals", std::vector<double>());
   to.overflowed = from.value("overflowed", int64_t{0});
   to.pixels.clear();
   if (const auto pixels = from.find("pixels"); pixels != from.end())
     for (const json& of : *pixels) to.pixels.push_back({of.at(0), of.at(1), of.at(2)});
+  if (const auto iou = to.mean_iou()) to.set("iou", *iou);
 }
 
 json to_json(const std::optional<Evaluation>& evaluation) {
@@ -98,21 +110,51 @@ void from_json(const json& from, EarlyStopping::State& to) {
         from.at("not_finite")};
 }
 
+constexpr ElementType kElementTypes[] = {
+    ElementType::kBool,   ElementType::kUint8,   ElementType::kInt8,     ElementType::kUint16,
+    ElementType::kInt16,  ElementType::kUint32,  ElementType::kInt32,    ElementType::kUint64,
+    ElementType::kInt64,  ElementType::kFloat16, ElementType::kBfloat16, ElementType::kFloat32,
+    ElementType::kFloat64};
+
+json to_json(const std::vector<TensorField>& fields) {
+  json list = json::array();
+  for (const TensorField& field : fields)
+    list.push_back({{"name", field.name},
+                    {"type", element_name(field.type)},
+                    {"shape", field.shape},
+                    {"is_target", field.is_target},
+                    {"values", field.values}});
+  return list;
+}
+
+std::vector<TensorField> fields_in(const json& list) {
+  std::vector<TensorField> fields;
+  for (const json& each : list) {
+    const std::string type = each.at("type");
+    const auto known = std::ranges::find(kElementTypes, type, element_name);
+    if (known == std::end(kElementTypes)) throw json::other_error::create(500, type, &each);
+    fields.push_back(
+        {each.at("name"), *known, each.at("shape"), each.at("is_target"), each.at("values")});
+  }
+  return fields;
+}
+
 std::string state_json(const Checkpoint& checkpoint) {
-  const json state = {{"version", kFormatVersion},
-                      {"saturate", SATURATE_VERSION},
-                      {"torch", TORCH_VERSION},
-                      {"position", checkpoint.position},
-                      {"branch", checkpoint.branch},
-                      {"final_weights", checkpoint.final_weights},
-                      {"epoch_metrics", to_json(checkpoint.epoch_metrics)},
-                      {"evaluation", to_json(checkpoint.evaluation)},
-                      {"best", to_json(checkpoint.best)},
-                      {"recipe", checkpoint.recipe_toml},
-                      {"classes", checkpoint.classes},
-                      {"image_size", checkpoint.image_size},
-                      {"images", checkpoint.images},
-                      {"eval_images", checkpoint.eval_images}};
+  json state = {{"version", kFormatVersion},
+                {"saturate", SATURATE_VERSION},
+                {"torch", TORCH_VERSION},
+                {"position", checkpoint.position},
+                {"branch", checkpoint.branch},
+                {"final_weights", checkpoint.final_weights},
+                {"epoch_metrics", to_json(checkpoint.epoch_metrics)},
+                {"evaluation", to_json(checkpoint.evaluation)},
+                {"best", to_json(checkpoint.best)},
+                {"recipe", checkpoint.recipe_toml},
+                {"classes", checkpoint.classes},
+                {"image_size", checkpoint.image_size},
+                {"images", checkpoint.images},
+                {"eval_images", checkpoint.eval_images}};
+  if (!checkpoint.fields.empty()) state["tensors"] = to_json(checkpoint.fields);
   // Names of classes come from folders, which may hold bytes that are not UTF-8.
   return state.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -142,6 +184,7 @@ Checkpoint state_of(std::map<std::string, std::string> metadata, const std::stri
     checkpoint.image_size = state.at("image_size");
     checkpoint.images = state.value("images", int64_t{0});  // not in older files, as the next
     checkpoint.eval_images = state.value("eval_images", int64_t{0});
+    if (state.contains("tensors")) checkpoint.fields = fields_in(state.at("tensors"));
   } catch (const json::exception&) {
     fail_damaged("the checkpoint's metadata is damaged", path);
   }

@@ -4,13 +4,14 @@
 
 namespace saturate {
 
-EarlyStopping::EarlyStopping(const TrainOptions& options) : options_(options) {}
+EarlyStopping::EarlyStopping(const TrainOptions& options, bool higher_is_better)
+    : options_(options), is_maximized_(is_maximized(options, higher_is_better)) {}
 
 bool EarlyStopping::observe(double value, int64_t step) {
   state_.not_finite = !std::isfinite(value);
   const double least = options_.min_delta;
-  const bool better = !state_.best || (is_maximized(options_) ? value - least > *state_.best
-                                                              : value + least < *state_.best);
+  const bool better =
+      !state_.best || (is_maximized_ ? value - least > *state_.best : value + least < *state_.best);
   if (state_.not_finite || !better) {
     ++state_.waited;
     return false;
@@ -25,9 +26,9 @@ bool EarlyStopping::should_stop() const {
   return options_.early_stop > 0 && (state_.not_finite || state_.waited >= options_.early_stop);
 }
 
-bool is_maximized(const TrainOptions& options) {
-  const bool loss = options.monitor == Monitor::kEvalLoss || options.monitor == Monitor::kTrainLoss;
-  return options.monitor_mode == MonitorMode::kAuto ? !loss
+bool is_maximized(const TrainOptions& options, bool higher_is_better) {
+  const bool loss = options.monitor.ends_with("_loss");
+  return options.monitor_mode == MonitorMode::kAuto ? !loss && higher_is_better
                                                     : options.monitor_mode == MonitorMode::kMax;
 }
 

@@ -12,13 +12,14 @@ namespace saturate {
 struct Evaluator::State {
   State(Env& env, const Recipe& recipe, const std::string& source,
         const std::vector<std::string>& classes, const at::Device& device, bool names,
-        const Shard& shard, std::shared_ptr<const Dataset> given)
+        const Shard& shard, std::shared_ptr<const Dataset> given,
+        const std::vector<TensorField>& fields)
       : data(given ? std::move(given) : open_input(env, source, recipe.data)),
-        resident(put_on_device(recipe, eval_loader_options(recipe), checked(recipe, source), source,
-                               device)),
+        resident(put_on_device(recipe, eval_loader_options(recipe), checked(recipe, source, fields),
+                               source, device)),
         ledger(env),
         feed(*data, resident.get(),
-             loader_options(recipe, names, shard, labels_in_model(classes, *data, source)), recipe,
+             loader_options(recipe, names, shard, labels_for(recipe, classes, source)), recipe,
              device, ledger),
         options{.precision = recipe.precision.mode,
                 .flip = recipe.train.eval_flip,
@@ -40,9 +41,18 @@ struct Evaluator::State {
     return options;
   }
 
-  const Dataset& checked(const Recipe& recipe, const std::string& source) {
+  const Dataset& checked(const Recipe& recipe, const std::string& source,
+                         const std::vector<TensorField>& fields) {
+    require_same_tensors(fields, *data, source);
     require_masks(recipe.train.task, *data, source);
     return *data;
+  }
+
+  // The classes of whole numbers to predict are the numbers.
+  std::vector<int64_t> labels_for(const Recipe& recipe, const std::vector<std::string>& classes,
+                                  const std::string& source) const {
+    if (recipe.train.task == TaskKind::kRegress) return {};
+    return labels_in_model(classes, *data, source);
   }
 
   std::shared_ptr<const Dataset> data;
@@ -54,9 +64,10 @@ struct Evaluator::State {
 
 Evaluator::Evaluator(Env& env, const Recipe& recipe, const std::string& source,
                      const std::vector<std::string>& classes, const at::Device& device, bool names,
-                     const Shard& shard, std::shared_ptr<const Dataset> data)
+                     const Shard& shard, std::shared_ptr<const Dataset> data,
+                     const std::vector<TensorField>& fields)
     : state_(std::make_unique<State>(env, recipe, source, classes, device, names, shard,
-                                     std::move(data))) {}
+                                     std::move(data), fields)) {}
 Evaluator::~Evaluator() = default;
 
 std::optional<Metrics> Evaluator::run(Model& model, const Task& task,

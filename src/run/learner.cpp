@@ -42,13 +42,15 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
   // A resumed run has its weights in its checkpoint.
   const bool from_file = !recipe.model.weights.empty() && !run.options.resume;
   parts_ = make_training_parts(
-      run.env, recipe, run.device,
+      model_input(run.env, recipe, input.data().tensors()), recipe, run.device,
       [&](Model& drawn) {
         if (from_file)
           loaded_ = load_weights(run.env, recipe.model.weights, drawn, recipe.model.weights_match,
                                  recipe.model.weights_prefix);
       },
       run.group, {run.options.model, run.options.task, run.options.optimizer});
+  for (const MetricName& each : parts_.task->metric_names())
+    if (each.name == recipe.schedule.metric && !each.higher_is_better) schedule_.minimize();
   const int world = run.shard().world;
   const int micro_batch = (micro_batch_size(recipe.train) + world - 1) / world;  // of this process
   StepOptions options = step_options(recipe, micro_batch);

@@ -81,9 +81,16 @@ void validate_segmentation(const Recipe& recipe, const std::string& where) {
   if (!recipe.train.compiled.empty())
     fail_option("train.compiled", "supports only one label per image",
                 "Remove it with train.task=segment", where);
-  if (recipe.train.monitor == Monitor::kEvalAccuracy5)
-    fail_option("train.monitor", "= eval_accuracy5 is for classification",
-                "Set it to eval_iou or eval_accuracy", where);
+}
+
+void validate_task(const Recipe& recipe, const std::string& where) {
+  const TrainOptions& train = recipe.train;
+  if (train.task == TaskKind::kSegment) validate_segmentation(recipe, where);
+  if (train.task == TaskKind::kClassify && train.monitor == "eval_iou")
+    fail_option("train.monitor", "= eval_iou is for segmentation", "Set train.task=segment", where);
+  if (train.task != TaskKind::kAuto && train.task != TaskKind::kRegress &&
+      train.loss != RegressionLoss::kMse)
+    fail_option("train.loss", "is for train.task=regress", "Remove it", where);
 }
 
 void validate_pipeline(const Recipe& recipe, const std::string& where) {
@@ -151,10 +158,7 @@ void validate_recipe(const Recipe& recipe, const std::string& where) {
   if (!recipe.train.compiled.empty()) validate_compiled(recipe, where);
   validate_augment(recipe.augment, where);
   validate_held(recipe, where);
-  if (recipe.train.task == TaskKind::kSegment)
-    validate_segmentation(recipe, where);
-  else if (recipe.train.monitor == Monitor::kEvalIou)
-    fail_option("train.monitor", "= eval_iou is for segmentation", "Set train.task=segment", where);
+  validate_task(recipe, where);
   if (recipe.model.weights.empty())
     for (const auto& [key, given] :
          {std::pair("model.weights_match", !recipe.model.weights_match.empty()),

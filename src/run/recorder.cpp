@@ -1,12 +1,13 @@
 #include "run/recorder.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
 #include <cmath>
 #include <utility>
 
 #include "record/class_results.h"
+#include "record/metrics.h"
 #include "saturate/data/error.h"
 #include "saturate/group.h"
 #include "saturate/optimizer.h"
@@ -58,9 +59,20 @@ void Recorder::start(const RunPosition& position, int64_t total_steps) {
   for (const auto& observer : run_.options.observers)
     observers_.push_back({observer, /*is_program=*/true});
   add_observer(std::make_shared<StepRecords>(*this));
-  const RunLog::Plan plan{
-      run_.options.out, run_.options.progress, input_.epoch_steps(), total_steps,
-      position,         run_.is_first(),       run_.shard().rank,    std::move(observers_)};
+  std::vector<std::string> metrics;
+  for (const MetricName& each : learner_.task().metric_names())
+    for (const std::string& name : {each.name, "plain_" + each.name})
+      if (!is_record_key(name) && each.name != "iou") metrics.push_back(name);
+  const RunLog::Plan plan{run_.options.out,
+                          run_.options.progress,
+                          input_.epoch_steps(),
+                          total_steps,
+                          position,
+                          run_.is_first(),
+                          run_.shard().rank,
+                          std::move(observers_),
+                          std::move(metrics),
+                          input_.data().tensors().empty()};
   log_ = std::make_unique<RunLog>(run_.env, run_.recipe, plan, run_.ledger, run_.streams.get());
 }
 
@@ -82,8 +94,9 @@ void Recorder::prepare_watching(const RunPosition& position) {
     tracer_ =
         std::make_unique<Tracer>(run_.env, run_.ledger, parse_trace(watch.trace, "watch.trace"),
                                  run_.device, run_.options.out);
-  // Its pages show one class for an image, and cross entropy.
-  if (watch.samples > 0 && run_.recipe.train.task == TaskKind::kClassify && !run_.options.task) {
+  // Its pages show images with one class, and cross entropy.
+  if (watch.samples > 0 && run_.recipe.train.task == TaskKind::kClassify && !run_.options.task &&
+      input_.data().tensors().empty()) {
     gallery_ = std::make_shared<SampleGallery>(run_.env, run_.options.out, input_.class_names(),
                                                run_.recipe.augment, watch.samples);
     add_observer(gallery_);
@@ -145,7 +158,7 @@ void Recorder::warn_once() {
 }
 
 void Recorder::read_metrics(const RunPosition& position) {
-  const Metrics part = all_reduce_metrics(run_, running_.read());
+  const Metrics part = all_reduce_metrics(run_, learner_.task(), running_.read());
   if (part.samples > part.overflowed && !std::isfinite(part.loss)) fail_not_finite(position.step);
   if (part.overflowed > 0 && !std::exchange(warned_overflow_, true))
     log_->warn(
@@ -154,7 +167,12 @@ void Recorder::read_metrics(const RunPosition& position) {
                     position.step));
   if (part.samples > part.overflowed) sound_step_ = position.step;
   if (learner_.step().loss_scale().value_or(1) < kLeastScale) fail_overflow(position.step);
-  unrecorded_.merge(part);
+  add(part, unrecorded_);
+}
+
+void Recorder::add(const Metrics& part, Metrics& sum) const {
+  sum.merge(part);
+  learner_.task().derive(sum);
 }
 
 void Recorder::fail_overflow(int64_t step) {
@@ -181,7 +199,7 @@ void Recorder::record_steps(const RunPosition& position) {
   read_metrics(position);
   const Metrics part = std::exchange(unrecorded_, {});
   if (part.samples == 0) return;
-  epoch_metrics_.merge(part);
+  add(part, epoch_metrics_);
   log_->steps(position, part, learner_.lr());
 }
 
@@ -225,27 +243,37 @@ void Recorder::visit(StateVisitor& visitor) {
   visitor.value(&Checkpoint::epoch_metrics, epoch_metrics_);
 }
 
-Metrics all_reduce_metrics(RunContext& run, const Metrics& own) {
+Metrics all_reduce_metrics(RunContext& run, const Task& task, const Metrics& own) {
   if (!run.group) return own;
-  const at::Tensor sums = at::empty({5}, at::kDouble);
-  double* const sum = sums.mutable_data_ptr<double>();
+  const std::vector<MetricName> names = task.metric_names();
   const double count = double(own.samples - own.overflowed);
-  sum[0] = count > 0 ? own.loss * count : 0;
-  sum[1] = count > 0 ? own.accuracy * count : 0;
-  sum[2] = count > 0 ? own.accuracy5.value_or(0) * count : 0;
-  sum[3] = count;
-  sum[4] = double(own.overflowed);
+  const auto times = [count](double mean) { return count > 0 ? mean * count : 0; };
+  // The loss; each value, and whether there is one; totals; samples; overflowed.
+  std::vector<double> sum = {times(own.loss)};
+  for (const MetricName& each : names) {
+    const auto value = own.value(each.name);
+    sum.push_back(times(value.value_or(0)));
+    sum.push_back(value.has_value());
+  }
+  for (int64_t i = 0; i < task.totals(); ++i)
+    sum.push_back(i < std::ssize(own.totals) ? own.totals[size_t(i)] : 0);
+  sum.push_back(count);
+  sum.push_back(double(own.overflowed));
   {
     Ledger::Scope scope(run.ledger, Phase::kReduce);
-    run.group->sum(sums);
+    run.group->sum(at::from_blob(sum.data(), {std::ssize(sum)}, at::kDouble));
   }
   Metrics all;
-  all.overflowed = int64_t(sum[4]);
-  all.samples = int64_t(sum[3]) + all.overflowed;
+  const double samples = sum[sum.size() - 2];
+  all.overflowed = int64_t(sum.back());
+  all.samples = int64_t(samples) + all.overflowed;
   if (all.samples == 0) return all;
-  all.loss = sum[0] / sum[3];
-  all.accuracy = sum[1] / sum[3];
-  if (run.recipe.model.classes > 5) all.accuracy5 = sum[2] / sum[3];
+  all.loss = sum[0] / samples;
+  for (size_t i = 0; i < names.size(); ++i)
+    if (sum[2 + 2 * i] > 0) all.set(names[i].name, sum[1 + 2 * i] / samples);
+  const auto totals = sum.begin() + 1 + 2 * std::ssize(names);
+  all.totals.assign(totals, totals + task.totals());
+  task.derive(all);
   return all;
 }
 

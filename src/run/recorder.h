@@ -60,6 +60,7 @@ class Recorder {
   DeviceBatch finished_copy(DeviceBatch batch);
   void write_histograms();
   void warn_once();
+  void add(const Metrics& part, Metrics& sum) const;
   [[noreturn]] void fail_overflow(int64_t step);
   [[noreturn]] void fail_not_finite(int64_t step);
 
@@ -83,6 +84,6 @@ class Recorder {
 };
 
 // The metrics of all ranks' samples; `own` in a single process.
-Metrics all_reduce_metrics(RunContext& run, const Metrics& own);
+Metrics all_reduce_metrics(RunContext& run, const Task& task, const Metrics& own);
 
 }  // namespace saturate

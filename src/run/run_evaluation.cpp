@@ -1,6 +1,7 @@
 #include "run/run_evaluation.h"
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,27 +20,26 @@ std::unique_ptr<Evaluator> open_evaluator(RunContext& run, const RunInput& input
   return std::make_unique<Evaluator>(
       run.env, recipe, recipe.data.eval_source, input.data().classes(), run.device,
       /*names=*/recipe.watch.samples > 0, Shard{shard.rank, shard.world, Uneven::kJoin},
-      run.options.eval_dataset);
+      run.options.eval_dataset, input.data().tensors());
 }
 
-// The metric that train.monitor names.
-double monitored_value(Monitor monitor, const Metrics& metrics) {
-  switch (monitor) {
-    case Monitor::kEvalLoss:
-    case Monitor::kTrainLoss:
-      return metrics.loss;
-    case Monitor::kEvalAccuracy5:
-      return metrics.accuracy5.value_or(1);  // with five classes or fewer
-    case Monitor::kEvalIou:
-      return metrics.mean_iou().value_or(0);
-    case Monitor::kEvalAccuracy:
-    case Monitor::kTrainAccuracy:
-      break;
-  }
-  return metrics.accuracy;
+// NAME of "eval_NAME" and "train_NAME".
+std::string metric_of(const std::string& monitor) {
+  return monitor.substr(monitor.find('_') + 1);
+}
+
+MetricName named_metric(const Task& task, const std::string& name) {
+  for (MetricName& each : task.metric_names())
+    if (each.name == name) return each;
+  return {.name = "loss", .higher_is_better = false};
 }
 
 }  // namespace
+
+WatchedMetric::WatchedMetric(const TrainOptions& options, const Task& task)
+    : monitor_(options.monitor),
+      metric_(named_metric(task, metric_of(options.monitor))),
+      stopping_(options, metric_.higher_is_better) {}
 
 // Without a step that did not overflow in fp16 an epoch has no value; the loss scale may recover.
 void WatchedMetric::after_epoch(const EpochEvent& event, ObserverContext&) {
@@ -53,14 +53,19 @@ void WatchedMetric::after_evaluation(const EvaluationEvent& event, ObserverConte
     observe(event.found.metrics, event.position.step);
 }
 
+double WatchedMetric::value_in(const Metrics& metrics) const {
+  if (metric_.name == "loss") return metrics.loss;
+  return metrics.value(metric_.name).value_or(metric_.without);
+}
+
 void WatchedMetric::observe(const Metrics& metrics, int64_t step) {
-  new_best_ = stopping_.observe(monitored_value(monitor_, metrics), step) || new_best_;
+  new_best_ = stopping_.observe(value_in(metrics), step) || new_best_;
   changed_ = true;
 }
 
 void WatchedMetric::restart(const Metrics* first, int64_t step) {
   stopping_.load({});
-  if (first) stopping_.observe(monitored_value(monitor_, *first), step);
+  if (first) stopping_.observe(value_in(*first), step);
 }
 
 void WatchedMetric::visit(StateVisitor& visitor) {
@@ -75,7 +80,7 @@ RunEvaluation::RunEvaluation(RunContext& run, RunInput& input, Learner& learner,
       learner_(learner),
       recorder_(recorder),
       evaluator_(open_evaluator(run, input)),
-      watched_(std::make_shared<WatchedMetric>(run.recipe.train)) {
+      watched_(std::make_shared<WatchedMetric>(run.recipe.train, learner.task())) {
   recorder.add_observer(watched_);
 }
 
@@ -87,20 +92,30 @@ bool RunEvaluation::is_due(const RunPosition& position) const {
 std::optional<Metrics> RunEvaluation::evaluate(const RunPosition& position, const char* title) {
   size_t done = 0;
   answers_.clear();
+  kept_.clear();
+  const Task& task = learner_.task();
   SampleGallery* const gallery = recorder_.gallery();
   if (gallery) gallery->begin_evaluation();
   RunLog& log = recorder_.log();
   const auto found = evaluator_->run(
-      learner_.model(), learner_.task(), [&](const DeviceBatch& batch, const at::Tensor& logits) {
+      learner_.model(), task, [&](const DeviceBatch& batch, const at::Tensor& logits) {
         done += size_t(batch.count());
-        answers_.add(logits, batch.labels);
+        if (classifies()) answers_.add(logits, batch.labels);
+        if (task.keeps_outputs()) kept_.add(logits, batch.labels);
         if (gallery) gallery->see(batch, logits);
         log.show(position, fmt::format("{} {}/{}", title, done, evaluator_->size()));
         return !run_.options.should_stop();
       });
   log.warn_of_skipped(evaluator_->skipped(), warned_);
   if (run_.any(!found)) return std::nullopt;
-  return all_reduce_metrics(run_, *found);
+  Metrics all = all_reduce_metrics(run_, task, *found);
+  if (!task.keeps_outputs()) return all;
+  if (const at::Tensor rows = all_kept_rows(); rows.defined()) kept_.finish(task, rows, all);
+  return all;
+}
+
+bool RunEvaluation::classifies() const {
+  return run_.recipe.train.task == TaskKind::kClassify;
 }
 
 bool RunEvaluation::run(const RunPosition& position, bool counts) {
@@ -126,7 +141,9 @@ bool RunEvaluation::run(const RunPosition& position, bool counts) {
   write_classes(now.metrics, position.step);
   last_ = now;
   changed_ = true;
-  if (counts) learner_.schedule().observe(now.metrics.loss, now.metrics.accuracy);
+  if (counts)
+    learner_.schedule().observe(now.metrics.loss,
+                                now.metrics.value(run_.recipe.schedule.metric).value_or(0));
   return true;
 }
 
@@ -211,9 +228,28 @@ at::Tensor RunEvaluation::all_answers() {
   return run_.group->gather(padded).flatten();
 }
 
+// The kept rows of all ranks.
+at::Tensor RunEvaluation::all_kept_rows() {
+  at::Tensor own = kept_.rows();
+  if (!run_.group) return own;
+  Ledger::Scope scope(run_.ledger, Phase::kReduce);
+  const bool any = own.defined();
+  const at::Tensor most = at::full({2}, any ? own.size(0) : 0, at::kLong);
+  if (any) most[1] = own.size(1);
+  run_.group->max(most);
+  const int64_t rows = most[0].item<int64_t>(), width = most[1].item<int64_t>();
+  if (rows == 0) return {};
+  const at::Tensor padded = at::zeros({rows, width + 1}, at::kDouble);  // and whether it is a row
+  if (any) padded.narrow(0, 0, own.size(0)).narrow(1, 0, width).copy_(own);
+  if (any) padded.narrow(0, 0, own.size(0)).select(1, width).fill_(1);
+  const at::Tensor all = run_.group->gather(padded.flatten()).reshape({-1, width + 1});
+  return all.index_select(0, all.select(1, width).nonzero().flatten()).narrow(1, 0, width);
+}
+
 // Writes the results by class. Collective.
 void RunEvaluation::write_classes(const Metrics& found, int64_t step) {
   const bool segments = run_.recipe.train.task == TaskKind::kSegment;
+  if (!segments && !classifies()) return;
   const at::Tensor cells = segments ? at::Tensor() : all_answers();
   if (!run_.is_first()) return;
   const int64_t outputs = answers_.outputs() > 0 ? answers_.outputs() : run_.recipe.model.classes;

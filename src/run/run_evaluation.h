@@ -19,8 +19,8 @@ namespace saturate {
 // before any event.
 class WatchedMetric : public Observer {
  public:
-  explicit WatchedMetric(const TrainOptions& options)
-      : monitor_(options.monitor), stopping_(options) {}
+  // REQUIRES: train.monitor is resolved, to a metric of `task` or the loss.
+  WatchedMetric(const TrainOptions& options, const Task& task);
 
   void after_epoch(const EpochEvent& event, ObserverContext&) override;
   void after_evaluation(const EvaluationEvent& event, ObserverContext&) override;
@@ -38,8 +38,10 @@ class WatchedMetric : public Observer {
 
  private:
   void observe(const Metrics& metrics, int64_t step);
+  double value_in(const Metrics& metrics) const;
 
-  const Monitor monitor_;
+  const std::string monitor_;
+  const MetricName metric_;  // that it names
   EarlyStopping stopping_;
   bool new_best_ = false, changed_ = false;
 };
@@ -80,9 +82,11 @@ class RunEvaluation {
   std::vector<std::string> reset_if_changed(const Checkpoint& checkpoint, const Recipe& saved);
 
  private:
+  bool classifies() const;
   std::optional<Metrics> evaluate(const RunPosition& position, const char* title);
   void write_classes(const Metrics& found, int64_t step);
   at::Tensor all_answers();
+  at::Tensor all_kept_rows();
 
   RunContext& run_;
   RunInput& input_;
@@ -90,6 +94,7 @@ class RunEvaluation {
   Recorder& recorder_;
   const std::unique_ptr<Evaluator> evaluator_;  // null without a source
   Answers answers_;                             // of this rank's images, in the last evaluation
+  KeptOutputs kept_;                            // likewise, if the task needs them
   std::optional<Evaluation> last_;
   const std::shared_ptr<WatchedMetric> watched_;
   bool changed_ = false;

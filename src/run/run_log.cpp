@@ -12,9 +12,16 @@ namespace {
 
 void set_metrics(MetricsRecord& record, const Metrics& metrics) {
   record.loss = metrics.loss;
-  record.accuracy = metrics.accuracy;
-  record.accuracy5 = metrics.accuracy5;
-  record.mean_iou = metrics.mean_iou();
+  for (const MetricValue& each : metrics.values) {
+    if (each.name == "accuracy")
+      record.accuracy = each.value;
+    else if (each.name == "accuracy5")
+      record.accuracy5 = each.value;
+    else if (each.name == "iou")
+      record.mean_iou = each.value;
+    else
+      record.values.push_back(each);
+  }
 }
 
 }  // namespace
@@ -31,6 +38,7 @@ RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
       records_path_(plan.writes ? plan.folder + "/metrics.jsonl" : ""),
       begin_step_(plan.begin.step),
       epochs_(recipe.train.epochs),
+      has_images_(plan.has_images),
       epoch_steps_(plan.epoch_steps),
       begin_s_(plan.begin.time_s),
       ledger_(ledger),
@@ -39,7 +47,8 @@ RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
                 recipe.watch.progress && plan.writes ? plan.style : Progress::Style::kSilent),
       observers_(progress_, plan.folder, plan.rank) {
   for (const ObserverList::Entry& entry : plan.observers) observers_.add(entry);
-  if (plan.writes) sinks_ = open_sinks(env, recipe, plan.folder, plan.begin.step);
+  observers_.reserve(plan.metrics);
+  if (plan.writes) sinks_ = open_sinks(env, recipe, plan.folder, plan.begin.step, plan.metrics);
 }
 
 void RunLog::begin(std::vector<TextFile> files) {
@@ -55,7 +64,7 @@ void RunLog::begin(std::vector<TextFile> files) {
     sink->begin(observers_);
     observers_.add({sink});
   }
-  observers_.add({make_run_progress(progress_, epochs_)});
+  observers_.add({make_run_progress(progress_, epochs_, has_images_)});
   progress_.start_at(begin_step_);
   ledger_.take_memory_peaks();  // of the run, not of what came before it
 }
@@ -151,7 +160,10 @@ void RunLog::evaluation(const EvaluationEvent& event, double seconds) {
   line.images_per_s = (plain ? 2 : 1) * double(metrics.samples) / seconds;
   if (plain) {
     line.plain_loss = plain->loss;
-    line.plain_accuracy = plain->accuracy;
+    line.plain_accuracy = plain->value("accuracy");
+    const auto& values = plain->values;
+    if (!line.plain_accuracy && !values.empty())
+      line.values.push_back({"plain_" + values.front().name, values.front().value});
   }
   observers_.after_evaluation(event, std::move(line));
 }

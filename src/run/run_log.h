@@ -32,6 +32,8 @@ class RunLog {
     bool writes = true;  // false: nothing, on disk or on the screen, but warnings
     int rank = 0;
     std::vector<ObserverList::Entry> observers = {};  // before those that write and show
+    std::vector<std::string> metrics = {};            // names that MetricsRecord::values may have
+    bool has_images = true;                           // else tensors
   };
 
   // Opens what may refuse, and changes no file. `env`, `ledger` and `streams` must outlive this;
@@ -77,6 +79,7 @@ class RunLog {
   const std::string records_path_;  // empty: writes nothing
   const int64_t begin_step_;
   const double epochs_;
+  const bool has_images_;
   const int64_t epoch_steps_;
   const double begin_s_;
   Ledger& ledger_;

@@ -7,28 +7,48 @@
 namespace saturate {
 namespace {
 
+// "eval_accuracy", "train_loss:max", "auto".
+void set_monitor(Recipe& recipe, const OptionValue& value, const std::string& where) {
+  constexpr const char* kKey = "train.monitor";
+  const std::string* const given = std::get_if<std::string>(&value);
+  const auto refuse = [&](const std::string& problem) {
+    fail_option(kKey, problem, "Give auto, eval_NAME or train_NAME, with :min or :max after it",
+                where);
+  };
+  if (!given) refuse("must be text");
+  const size_t colon = given->find(':');
+  const std::string name = given->substr(0, colon),
+                    mode = colon == std::string::npos ? "" : given->substr(colon + 1);
+  const bool is_named = (name.starts_with("eval_") && name.size() > 5) ||
+                        (name.starts_with("train_") && name.size() > 6);
+  if (!is_named && name != "auto") refuse("is no metric: \"" + *given + "\"");
+  if (colon != std::string::npos && mode != "min" && mode != "max")
+    refuse("ends with neither :min nor :max: \"" + *given + "\"");
+  recipe.train.monitor = name;
+  recipe.train.monitor_mode = mode.empty()    ? MonitorMode::kAuto
+                              : mode == "min" ? MonitorMode::kMin
+                                              : MonitorMode::kMax;
+}
+
 OptionRow monitor_row() {
-  const std::pair<const char*, Monitor> metrics[] = {
-      {"eval_accuracy", Monitor::kEvalAccuracy}, {"eval_accuracy5", Monitor::kEvalAccuracy5},
-      {"eval_loss", Monitor::kEvalLoss},         {"train_accuracy", Monitor::kTrainAccuracy},
-      {"train_loss", Monitor::kTrainLoss},       {"eval_iou", Monitor::kEvalIou}};
-  const std::pair<const char*, MonitorMode> modes[] = {
-      {"", MonitorMode::kAuto}, {":min", MonitorMode::kMin}, {":max", MonitorMode::kMax}};
-  std::vector<Word> words;
-  std::string type;
-  for (const auto& [name, metric] : metrics) {
-    type += std::string(type.empty() ? "" : "|") + name;
-    for (const auto& [ending, mode] : modes)
-      words.push_back(Word(std::string(name) + ending)
-                          .sets(SATURATE_MEMBER(train.monitor), metric)
-                          .sets(SATURATE_MEMBER(train.monitor_mode), mode));
-  }
-  OptionRow row = one_word(
-      "train.monitor", std::move(words),
-      "The metric for the best weights and early stopping: of each evaluation, or of each training "
-      "epoch. eval_iou: mean intersection over union, with train.task=segment. Lower is better for "
-      "a loss, higher for accuracy and IoU; \"eval_loss:max\" says otherwise.");
-  row.type = type + "[:min|:max]";
+  OptionRow row;
+  row.key = "train.monitor";
+  row.type = "auto|eval_NAME|train_NAME[:min|:max]";
+  row.doc =
+      "The metric for the best weights and early stopping, of each evaluation or of each training "
+      "epoch: loss, or one that the task names. classify: accuracy and, for more than five "
+      "classes, "
+      "accuracy5. segment: iou (mean intersection over union) and accuracy. regress: r2 and mae. "
+      "multilabel: map (of evaluations) and f1. auto: the first of these in each evaluation, of "
+      "segment its accuracy. Lower is better for loss and mae; \"eval_loss:max\" says otherwise.";
+  row.is_text = true;
+  row.set = set_monitor;
+  row.get = [](const Recipe& recipe) {
+    const MonitorMode mode = recipe.train.monitor_mode;
+    return OptionValue(recipe.train.monitor + (mode == MonitorMode::kMin   ? ":min"
+                                               : mode == MonitorMode::kMax ? ":max"
+                                                                           : ""));
+  };
   return row;
 }
 
@@ -39,9 +59,22 @@ std::vector<OptionRow> train_rows() {
               "Seed of all random numbers: weights, order, augmentation. The same seed results in "
               "the same losses for any number of loader threads."),
       choice(SATURATE_OPTION(train.task),
-             {{"classify", TaskKind::kClassify}, {"segment", TaskKind::kSegment}},
-             "classify predicts one class per image; segment one per pixel, with a source of "
-             "masks (masks:, synth:masks=true) and a model for it (unet, toy_seg)."),
+             {{"auto", TaskKind::kAuto},
+              {"classify", TaskKind::kClassify},
+              {"segment", TaskKind::kSegment},
+              {"regress", TaskKind::kRegress},
+              {"multilabel", TaskKind::kMultilabel}},
+             "classify predicts one class per sample; segment one per pixel, with a source of "
+             "masks (masks:, synth:masks=true) and a model for it (unet, toy_seg); regress numbers "
+             "and multilabel any number of labels per sample, from tensors. auto: classify, but "
+             "regress for tensors whose target is of floats."),
+      choice(SATURATE_OPTION(train.loss),
+             {{"mse", RegressionLoss::kMse},
+              {"l1", RegressionLoss::kL1},
+              {"huber", RegressionLoss::kHuber}},
+             "regress: the loss of the differences between outputs and target: the mean of their "
+             "squares; of their absolute values; or Huber's, which is half the square below 1, and "
+             "the absolute value less a half above."),
       number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",
              "Passes over the training source; a fraction ends within an epoch."),
       integer_or_auto(SATURATE_OPTION(train.batch), {1, 1 << 20}, "images",

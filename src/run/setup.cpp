@@ -14,6 +14,7 @@
 #include "data/read_sample.h"
 #include "reduce/binding.h"
 #include "run/batch_search.h"
+#include "run/checkpoint.h"
 #include "run/single_image.h"
 #include "saturate/data/image.h"
 #include "saturate/data/world.h"
@@ -95,15 +96,19 @@ void find_batch(Env& env, Recipe& recipe, const Dataset& data, const at::Device&
                                                  : std::min<int64_t>(int64_t(data.size()), 1 << 20);
   const SwitchesScope switches;
   switches.set({.threads = train.threads});
-  int fit = int(find_micro_batch(env, recipe, device, most));
+  int fit = int(find_micro_batch(env, recipe, device, most, data.tensors()));
   set_batch(train, fit);
   while (fit > 2 && fewest_together(recipe, data.size(), {}) == 1) set_batch(train, --fit);
   train.effective_batch = 0;  // it is train.batch now
   if (train.eval_batch == 0) train.eval_batch = micro_batch_size(train);
 }
 
-LoaderOptions with_held(LoaderOptions options, const ResidentImages* resident) {
+LoaderOptions for_data(LoaderOptions options, const Dataset& data, const ResidentImages* resident) {
   if (resident) options.held = resident->samples();
+  if (data.tensors().empty()) return options;
+  options.output = BatchOutput::kTensors;
+  options.masks = false;
+  options.type = PixelType::kFloat32;
   return options;
 }
 
@@ -154,6 +159,9 @@ int micro_batch_size(const TrainOptions& train) {
 }
 
 void require_masks(TaskKind task, const Dataset& data, const std::string& source) {
+  if (data.tensors().empty() && (task == TaskKind::kRegress || task == TaskKind::kMultilabel))
+    fail(ErrorKind::kUsage, "the source has images and a class for each, no other target", source,
+         "Set train.task=classify, or give a source of tensors");
   const bool segments = task == TaskKind::kSegment;
   if (segments == data.has_masks()) return;
   if (segments)
@@ -177,11 +185,22 @@ void resolve_machine(Recipe& recipe, const at::Device& device) {
          "Set pipeline.copy, pipeline.augment or pipeline.encoder, or remove it");
 }
 
-Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device) {
-  if (!data.tensors().empty())
-    fail(ErrorKind::kUsage, "the source has tensors, and models are trained on images",
-         recipe.data.source, "Read it with a Loader, in C++ or Python, and train in that program");
-  require_masks(recipe.train.task, data, recipe.data.source);
+namespace {
+
+// Settings of the images' device and type. REQUIRES: the precision is resolved.
+void resolve_images(Recipe& recipe, const at::Device& device) {
+  check_output(recipe);
+  if (recipe.data.cache.mode == CacheMode::kDevice && device.is_cuda() && !has_finish_kernel())
+    fail(ErrorKind::kUsage, "this build has no kernel for images in GPU memory", "data.cache",
+         "Set data.cache=ram");
+  recipe.augment.device = resolve_augment_device(recipe.augment.device, device);
+  if (recipe.pipeline.augment && device.is_cuda() && recipe.augment.device != AugmentDevice::kCuda)
+    fail(ErrorKind::kUsage, "it needs augmentation on the GPU, and augment.device is cpu",
+         "pipeline.augment",
+         "Set augment.device=cuda, with a build that has the kernel, or remove it");
+}
+
+void resolve_classes(Recipe& recipe, const Dataset& data) {
   const int classes = int(data.classes().size());
   if (classes == 0)
     fail(ErrorKind::kData, "the source names no classes", recipe.data.source,
@@ -192,23 +211,43 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
          fmt::format("model.classes is {}, but the training source has {} classes",
                      recipe.model.classes, classes),
          recipe.data.source, "Remove model.classes to use the number in the data");
-  if (recipe.augment.size == 0) recipe.augment.size = first_image_side(data, recipe.data.on_error);
-  if (recipe.train.eval_shift >= recipe.augment.size)
+}
+
+}  // namespace
+
+Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device) {
+  const bool has_tensors = !data.tensors().empty();
+  if (has_tensors)
+    resolve_tensors(recipe, data);
+  else if (recipe.train.task == TaskKind::kAuto)
+    recipe.train.task = TaskKind::kClassify;
+  if (!has_tensors && recipe.train.loss != RegressionLoss::kMse)
+    fail(ErrorKind::kUsage, "it is for train.task=regress, and the source has images", "train.loss",
+         "Remove it");
+  require_masks(recipe.train.task, data, recipe.data.source);
+  if (!has_tensors || recipe.train.task == TaskKind::kClassify) resolve_classes(recipe, data);
+  if (!has_tensors && recipe.augment.size == 0)
+    recipe.augment.size = first_image_side(data, recipe.data.on_error);
+  if (!has_tensors && recipe.train.eval_shift >= recipe.augment.size)
     fail(ErrorKind::kUsage,
          fmt::format("train.tta shifts by {}, and images have only {} pixels a side",
                      recipe.train.eval_shift, recipe.augment.size),
          recipe.data.source, "Shift by a pixel or two");
   resolve_machine(recipe, device);
-  check_output(recipe);
-  if (recipe.data.cache.mode == CacheMode::kDevice && device.is_cuda() && !has_finish_kernel())
-    fail(ErrorKind::kUsage, "this build has no kernel for images in GPU memory", "data.cache",
-         "Set data.cache=ram");
-  recipe.augment.device = resolve_augment_device(recipe.augment.device, device);
-  if (recipe.pipeline.augment && device.is_cuda() && recipe.augment.device != AugmentDevice::kCuda)
-    fail(ErrorKind::kUsage, "it needs augmentation on the GPU, and augment.device is cpu",
-         "pipeline.augment",
-         "Set augment.device=cuda, with a build that has the kernel, or remove it");
+  if (!has_tensors) resolve_images(recipe, device);
   return recipe;
+}
+
+ModelInput model_input(Env& env, const Recipe& recipe, const std::vector<TensorField>& fields) {
+  ModelInput input{recipe.model.classes, recipe.augment.size, env};
+  if (!fields.empty()) input.tensor = input_of(fields);
+  return input;
+}
+
+ModelInput model_input(Env& env, const Recipe& recipe, const Checkpoint& checkpoint) {
+  ModelInput input = model_input(env, recipe, checkpoint.fields);
+  input.size = checkpoint.image_size;
+  return input;
 }
 
 Recipe resolve_batch(Env& env, Recipe recipe, const Dataset& data, const at::Device& device,
@@ -259,7 +298,7 @@ LoaderOptions eval_loader_options(const Recipe& recipe) {
 InputFeed::InputFeed(const Dataset& data, const ResidentImages* resident, LoaderOptions options,
                      const Recipe& recipe, const at::Device& device, Ledger& ledger,
                      StreamClock* clock)
-    : loader(data, with_held(std::move(options), resident), recipe.augment,
+    : loader(data, for_data(std::move(options), data, resident), recipe.augment,
              batch_allocator(device)),
       feeder(loader, device, recipe.train.channels_last, ledger, recipe.augment,
              resident ? resident->held() : HeldImages(), clock) {}

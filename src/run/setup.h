@@ -16,6 +16,8 @@
 
 namespace saturate {
 
+struct Checkpoint;
+
 // "cpu", "cuda" or "auto" to a device; fails with kUsage if there is no such GPU. "auto" on a
 // machine with a GPU that cannot be used warns of it, once in a process. `root`: as below.
 at::Device resolve_device(const std::string& name, const std::string& root = "");
@@ -30,10 +32,16 @@ std::vector<at::Device> other_devices(const Recipe& recipe, const at::Device& de
 // Replaces each "auto" that needs no data: threads, the device and the precision.
 void resolve_machine(Recipe& recipe, const at::Device& device);
 
-// Replaces every "auto" of the recipe by its value for this machine and this data: threads,
-// augment.size (from the first image), model.classes, precision; the batch is left to
+// Replaces every "auto" of the recipe by its value for this machine and this data: train.task,
+// threads, augment.size (from the first image), model.classes, precision; the batch is left to
 // resolve_batch(), the segments to make_training_parts(). Fails with kUsage or kData.
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device);
+
+// What the model of a resolved recipe takes: tensors of `fields`, as Dataset::tensors(), or images
+// if there are none.
+ModelInput model_input(Env& env, const Recipe& recipe, const std::vector<TensorField>& fields);
+// The same for the model of a checkpoint.
+ModelInput model_input(Env& env, const Recipe& recipe, const Checkpoint& checkpoint);
 
 // Resolves train.batch=auto: tries steps (see batch_search.h), then sets train.batch and
 // train.accumulate; also train.eval_batch if it is 0. With data.cache=device the images of `data`
@@ -70,5 +78,15 @@ struct InputFeed {
 
 // Fails with kUsage if the source has masks and the task takes none, or vice versa.
 void require_masks(TaskKind task, const Dataset& data, const std::string& source);
+
+// tensor_setup.cpp: the task and the number of outputs for samples that are tensors. Fails with
+// kUsage on a target that the task does not take, and on settings for images.
+void resolve_tensors(Recipe& recipe, const Dataset& data);
+// "x, float32 [8]; y, float32 [], the target".
+std::string tensors_text(const std::vector<TensorField>& fields);
+// Fails with kUsage if the samples of an evaluation source differ in form from `fields`, those of
+// the training source.
+void require_same_tensors(const std::vector<TensorField>& fields, const Dataset& data,
+                          const std::string& source);
 
 }  // namespace saturate

@@ -1,7 +1,6 @@
 #include "run/single_image.h"
 
 #include <ATen/ops/isfinite.h>
-#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
@@ -47,7 +46,8 @@ bool are_finite(const std::vector<at::Tensor>& tensors) {
 }
 
 // Tries it, and restores all that the forward changes.
-bool trains_on_one_image(Model& model, const Recipe& recipe, const at::Device& device) {
+bool trains_on_one_image(Model& model, const Recipe& recipe, const ModelInput& input,
+                         const at::Device& device) {
   const c10::NoGradGuard no_grad;
   const RandomStateScope random(device);
   std::vector<at::Tensor> buffers, before;
@@ -55,8 +55,9 @@ bool trains_on_one_image(Model& model, const Recipe& recipe, const at::Device& d
     buffers.push_back(tensor);
     before.push_back(tensor.clone());
   }
-  at::Tensor image = at::zeros({1, 3, recipe.augment.size, recipe.augment.size}, device);
-  if (recipe.train.channels_last) image = image.contiguous(at::MemoryFormat::ChannelsLast);
+  at::Tensor image = input.zeros(1).to(device);
+  if (input.is_images() && recipe.train.channels_last)
+    image = image.contiguous(at::MemoryFormat::ChannelsLast);
   model.set_training(true);
   bool trains = true;
   try {
@@ -92,8 +93,10 @@ int64_t fewest_together(const Recipe& recipe, size_t images, const Sharing& shar
 }
 
 void require_no_single_image(Model& model, const Recipe& recipe, size_t images,
-                             const Sharing& sharing, const at::Device& device) {
-  if (fewest_together(recipe, images, sharing) != 1 || trains_on_one_image(model, recipe, device))
+                             const Sharing& sharing, const ModelInput& input,
+                             const at::Device& device) {
+  if (fewest_together(recipe, images, sharing) != 1 ||
+      trains_on_one_image(model, recipe, input, device))
     return;
   const TrainOptions& train = recipe.train;
   const int world = sharing.shard.world;

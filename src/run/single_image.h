@@ -27,7 +27,8 @@ int64_t fewest_together(const Recipe& recipe, size_t images, const Sharing& shar
 // BatchNorm fails on one value per channel, or leaves running statistics that are NaN. The model is
 // unchanged. REQUIRES: it is on `device`, and the recipe resolved.
 void require_no_single_image(Model& model, const Recipe& recipe, size_t images,
-                             const Sharing& sharing, const at::Device& device);
+                             const Sharing& sharing, const ModelInput& input,
+                             const at::Device& device);
 
 // Whether this is torch's error for one value per channel.
 bool is_single_value_error(const c10::Error& error);

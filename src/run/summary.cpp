@@ -1,17 +1,15 @@
 #include <fmt/format.h>
 
 #include "base/printable.h"
+#include "record/metric_text.h"
 #include "saturate/trainer.h"
 
 namespace saturate {
 namespace {
 
-std::string metrics_line(const char* title, const Metrics& metrics) {
-  std::string text = fmt::format("{:<12}accuracy {:.2f}%", title, metrics.accuracy * 100);
-  if (metrics.accuracy5) text += fmt::format("  top-5 {:.2f}%", *metrics.accuracy5 * 100);
-  if (const auto iou = metrics.mean_iou()) text += fmt::format("  mean IoU {:.4f}", *iou);
-  return text +
-         fmt::format("  loss {}  on {} images\n", format_loss(metrics.loss), metrics.samples);
+std::string metrics_line(const char* title, const Metrics& metrics, const std::string& unit) {
+  return fmt::format("{:<12}{}loss {}  on {} {}\n", title, metrics_text(metrics),
+                     format_loss(metrics.loss), metrics.samples, unit);
 }
 
 std::string end_line(const TrainResult& result) {
@@ -113,8 +111,8 @@ std::string stream_line(const std::vector<StreamTime>& streams) {
 
 std::string format_summary(const TrainResult& result) {
   std::string text = end_line(result);
-  if (result.eval) text += metrics_line("held out", *result.eval);
-  if (result.train) text += metrics_line("last epoch", *result.train);
+  if (result.eval) text += metrics_line("held out", *result.eval, result.unit);
+  if (result.train) text += metrics_line("last epoch", *result.train, result.unit);
   if (result.best.best)
     text += fmt::format("{:<12}{} at step {}\n", "best", format_loss(*result.best.best),
                         result.best.best_step);
@@ -123,15 +121,14 @@ std::string format_summary(const TrainResult& result) {
   const double training = result.wall_s - result.phases[Phase::kEvaluation] -
                           result.phases[Phase::kCheckpoint] - result.phases[Phase::kOther];
   if (result.samples > 0)
-    text +=
-        fmt::format("\n{:.0f} images/s in training, {:.2f} cores in use, peak memory {:.2f} GiB\n",
-                    double(result.samples) / training, result.cores_used,
-                    double(result.memory_peak_bytes) / (1 << 30));
+    text += fmt::format("\n{:.0f} {}/s in training, {:.2f} cores in use, peak memory {:.2f} GiB\n",
+                        double(result.samples) / training, result.unit, result.cores_used,
+                        double(result.memory_peak_bytes) / (1 << 30));
   if (!result.graph.empty()) text += "train.graph: " + result.graph + "\n";
   if (result.telemetry) text += telemetry_lines(*result.telemetry);
   text += stream_line(result.streams);
   if (result.skipped_count > 0) {
-    text += fmt::format("skipped {} broken images:\n", result.skipped_count);
+    text += fmt::format("skipped {} broken {}:\n", result.skipped_count, result.unit);
     for (const auto& sample : result.skipped)
       text += fmt::format("  {}: {}\n", printable(sample.name), printable(sample.reason));
     if (result.skipped.size() < result.skipped_count)

@@ -244,6 +244,7 @@ Checkpoint Trainer::State::snapshot() {
   checkpoint.recipe_toml = to_toml(run.recipe);
   checkpoint.classes = input.class_names();
   checkpoint.image_size = run.recipe.augment.size;
+  checkpoint.fields = input.data().tensors();
   checkpoint.images = int64_t(input.data().size());
   checkpoint.eval_images = evaluation.images();
   StateVisitor visitor(StateVisitor::Purpose::kSave, checkpoint);
@@ -254,6 +255,7 @@ Checkpoint Trainer::State::snapshot() {
 TrainResult Trainer::State::so_far() {
   if (evaluation.last()) result.eval = evaluation.last()->metrics;
   result.best = evaluation.best();
+  if (!input.data().tensors().empty()) result.unit = "samples";
   result.phases = run.ledger.times();
   result.steps = position.step;
   result.steps_here = position.step - resumed.step;

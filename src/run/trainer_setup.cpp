@@ -95,7 +95,7 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
   const Recipe& recipe = run.recipe;
   const int replicas = 1 + int(other_devices(recipe, run.device).size());
   require_no_single_image(learner.model(), recipe, input.data().size(), {run.shard(), replicas},
-                          run.device);
+                          model_input(run.env, recipe, input.data().tensors()), run.device);
   std::vector<std::string> notes;
   if (run.options.resume)
     notes = resume();
@@ -184,11 +184,15 @@ void Trainer::State::introduce(const Recipe& asked) {
   RunLog& log = recorder.log();
   const int processes = run.shard().world;
   log.note(fmt::format("model       {}, {}", recipe.model.name, parameters_of(learner.model())));
-  log.note(fmt::format("data        {}: {} images of {} classes", recipe.data.source,
-                       input.data().size(), input.data().classes().size()));
+  const bool has_images = input.data().tensors().empty();
+  const char* const unit = has_images ? "images" : "samples";
+  const size_t classes = input.data().classes().size();
+  log.note(fmt::format("data        {}: {} {}{}", recipe.data.source, input.data().size(), unit,
+                       classes > 0 ? fmt::format(" of {} classes", classes) : ""));
+  if (!has_images) log.note("tensors     " + tensors_text(input.data().tensors()));
   if (evaluation.exists())
     log.note(
-        fmt::format("evaluation  {}: {} images", recipe.data.eval_source, evaluation.images()));
+        fmt::format("evaluation  {}: {} {}", recipe.data.eval_source, evaluation.images(), unit));
   log.note(fmt::format("device      {}, {} thread{}{}, precision {}",
                        chosen(asked, recipe, "train.device"), recipe.train.threads,
                        recipe.train.threads == 1 ? "" : "s",
@@ -199,8 +203,9 @@ void Trainer::State::introduce(const Recipe& asked) {
         "precision.mode=fp16-o3 is for comparison: weights, statistics and the optimizer are in "
         "fp16 alone, where small updates are lost and training may diverge. To train, set fp16-o2 "
         "or bf16");
-  log.note(fmt::format("steps       {} batches of {} images an epoch, {} in {:g} epochs",
-                       input.epoch_steps(), recipe.train.batch, total_steps, recipe.train.epochs));
+  log.note(fmt::format("steps       {} batches of {} {} an epoch, {} in {:g} epochs",
+                       input.epoch_steps(), recipe.train.batch, unit, total_steps,
+                       recipe.train.epochs));
   log.note(fmt::format("run folder  {}{}", run.options.out,
                        run.options.resume ? fmt::format(", from step {}", position.step) : ""));
 }

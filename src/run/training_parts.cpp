@@ -54,30 +54,54 @@ void require_frozen_encoder(Model& model) {
            "pipeline.encoder", "Set optimizer.freeze=[\"encoder.*\"]");
 }
 
-std::unique_ptr<Model> made_model(Env& env, const Recipe& recipe) {
-  return make_model(recipe.model, {recipe.model.classes, recipe.augment.size, env});
+// "eval_loss, eval_accuracy".
+std::string listed_metrics(const std::vector<MetricName>& names, const std::string& prefix) {
+  std::string text = prefix + "loss";
+  for (const MetricName& each : names)
+    if (each.in_training || prefix != "train_") text += ", " + prefix + each.name;
+  return text;
+}
+
+void require_metric(const std::vector<MetricName>& names, const std::string& key,
+                    const std::string& prefix, const std::string& name) {
+  const auto known = std::ranges::find(names, name, &MetricName::name);
+  if (name == "loss" || (known != names.end() && (known->in_training || prefix != "train_")))
+    return;
+  fail(ErrorKind::kUsage, "the task has no metric \"" + prefix + name + "\"", key,
+       "Choose one of " + listed_metrics(names, prefix));
 }
 
 }  // namespace
 
-TrainingParts make_training_parts(Env& env, Recipe& recipe, const at::Device& device,
+void resolve_metrics(Recipe& recipe, const Task& task) {
+  const std::vector<MetricName> names = task.metric_names();
+  std::string& monitor = recipe.train.monitor;
+  if (monitor == "auto") monitor = "eval_" + (names.empty() ? "loss" : names.front().name);
+  const size_t prefix = monitor.find('_') + 1;
+  require_metric(names, "train.monitor", monitor.substr(0, prefix), monitor.substr(prefix));
+  if (traits_of(recipe.schedule).needs_evaluations)
+    require_metric(names, "schedule.metric", "", recipe.schedule.metric);
+}
+
+TrainingParts make_training_parts(const ModelInput& input, Recipe& recipe, const at::Device& device,
                                   const std::function<void(Model&)>& fill, Group* group,
                                   const OwnParts& own) {
   TrainingParts parts;
   // Before the draws that count: what follows them is the same for any number of replicas.
   std::vector<Replica> replicas;
   for (const at::Device& other : other_devices(recipe, device)) {
-    replicas.push_back({made_model(env, recipe), other});
+    replicas.push_back({make_model(recipe.model, input), other});
     replicas.back().model->to(other, recipe.train.channels_last);
   }
   at::manual_seed(recipe.seed);
-  std::unique_ptr<Model> made = own.model ? nullptr : made_model(env, recipe);
+  std::unique_ptr<Model> made = own.model ? nullptr : make_model(recipe.model, input);
   Model& first = own.model ? *own.model : *made;
   if (fill) fill(first);
   first.to(device, recipe.train.channels_last);
   ModelFacets facets = first.facets();
   require_fitting(first, facets, recipe);
-  parts.task = own.task ? own.task : make_task(recipe.train.task, facets);
+  parts.task = own.task ? own.task : make_task(recipe.train, recipe.model.classes, facets);
+  resolve_metrics(recipe, *parts.task);
   store_all_in_half(first, recipe.precision.mode);
   if (!replicas.empty()) {
     made = make_data_parallel({std::move(made), device}, std::move(replicas));

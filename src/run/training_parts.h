@@ -33,10 +33,16 @@ struct OwnParts {
   std::function<std::unique_ptr<Optimizer>(std::vector<ParameterGroup>)> optimizer;
 };
 
-// Draws the weights by recipe.seed, and resolves train.checkpoint_segments. REQUIRES: everything
+// Replaces "auto" of train.monitor by the task's main metric. Fails with kUsage if it, or
+// schedule.metric, names none of the task's.
+void resolve_metrics(Recipe& recipe, const Task& task);
+
+// Draws the weights by recipe.seed, and resolves train.checkpoint_segments and train.monitor.
+// REQUIRES: everything
 // else resolved but train.batch. `fill` may change the weights, before anything else has seen them.
-// `group`: the processes that distributed.shard_optimizer divides the optimizer among, if any.
-TrainingParts make_training_parts(Env& env, Recipe& recipe, const at::Device& device,
+// `input`: model_input() of the recipe. `group`: the processes that distributed.shard_optimizer
+// divides the optimizer among, if any.
+TrainingParts make_training_parts(const ModelInput& input, Recipe& recipe, const at::Device& device,
                                   const std::function<void(Model&)>& fill = {},
                                   Group* group = nullptr, const OwnParts& own = {});
 

@@ -138,20 +138,25 @@ ScheduleTraits traits_of(const ScheduleOptions& options) {
   return {};
 }
 
-Plateau::Plateau(const ScheduleOptions& options) : options_(options) {
+Plateau::Plateau(const ScheduleOptions& options)
+    : options_(options), minimizes_(options.metric == "loss") {
+  forget_best();
+}
+
+void Plateau::minimize() {
+  minimizes_ = true;
   forget_best();
 }
 
 void Plateau::forget_best() {
   const double worst = std::numeric_limits<double>::infinity();
-  best_ = options_.metric == PlateauMetric::kLoss ? worst : -worst;
+  best_ = minimizes_ ? worst : -worst;
   bad_ = 0;
 }
 
 void Plateau::observe(double metric) {
-  const bool better = options_.metric == PlateauMetric::kLoss
-                          ? metric < best_ * (1 - options_.threshold)
-                          : metric > best_ * (1 + options_.threshold);
+  const bool better = minimizes_ ? metric < best_ * (1 - options_.threshold)
+                                 : metric > best_ * (1 + options_.threshold);
   if (better) best_ = metric;
   bad_ = better ? 0 : bad_ + 1;
   if (cooldown_ > 0) {
@@ -205,8 +210,8 @@ CurvePoint Schedule::after_warmup(int64_t step) const {
   return by_epoch && entry_.traits.is_cycle ? in_epochs(at) : at;
 }
 
-void Schedule::observe(double loss, double accuracy) {
-  if (listens()) plateau_.observe(options_.metric == PlateauMetric::kLoss ? loss : accuracy);
+void Schedule::observe(double loss, double metric) {
+  if (listens()) plateau_.observe(options_.metric == "loss" ? loss : metric);
 }
 
 }  // namespace saturate

@@ -99,9 +99,9 @@ std::vector<OptionRow> schedule_rows() {
       number(SATURATE_OPTION(schedule.initial_lr), {0, 1}, "share of lr",
              "onecycle: initial rate."),
       cycle_row(),
-      choice(SATURATE_OPTION(schedule.metric),
-             {{"loss", PlateauMetric::kLoss}, {"accuracy", PlateauMetric::kAccuracy}},
-             "plateau: the evaluation metric that has to improve."),
+      text(SATURATE_OPTION(schedule.metric),
+           "plateau: the evaluation metric that has to improve: loss, or one that the task names, "
+           "as for train.monitor."),
       part_list("schedule.patience",
                 {part("patience", SATURATE_MEMBER(schedule.patience), {0, 1 << 20}),
                  part("cooldown", SATURATE_MEMBER(schedule.cooldown), {0, 1 << 20})},

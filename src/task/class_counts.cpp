@@ -87,4 +87,28 @@ at::Tensor Answers::cells() const {
   return at::cat(cells_).cpu();
 }
 
+void KeptOutputs::clear() {
+  outputs_ = 0;
+  rows_.clear();
+}
+
+void KeptOutputs::add(const at::Tensor& outputs, const at::Tensor& labels) {
+  const auto flat = [](const at::Tensor& values) {
+    return values.reshape({values.size(0), -1}).to(at::TensorOptions(at::kDouble).device(at::kCPU));
+  };
+  if (labels.size(0) == 0) return;
+  const c10::NoGradGuard no_grad;
+  outputs_ = outputs.numel() / outputs.size(0);
+  rows_.push_back(at::cat({flat(outputs), flat(labels)}, 1));
+}
+
+at::Tensor KeptOutputs::rows() const {
+  return rows_.empty() ? at::Tensor() : at::cat(rows_);
+}
+
+void KeptOutputs::finish(const Task& task, const at::Tensor& rows, Metrics& metrics) const {
+  const int64_t labels = rows.size(1) - outputs_;
+  task.whole(rows.narrow(1, 0, outputs_), rows.narrow(1, outputs_, labels), metrics);
+}
+
 }  // namespace saturate

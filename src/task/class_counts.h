@@ -1,10 +1,13 @@
-// Pixel counts by class, for segmentation metrics, and the classes of whole images.
+// Pixel counts by class, for segmentation metrics; the classes of whole images; and all outputs of
+// an evaluation.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <vector>
+
+#include "saturate/task.h"
 
 namespace saturate {
 
@@ -37,6 +40,23 @@ class Answers {
  private:
   int64_t outputs_ = 0;
   std::vector<at::Tensor> cells_;
+};
+
+// All outputs and labels of an evaluation, for Task::whole(). Belongs to one thread.
+class KeptOutputs {
+ public:
+  void clear();
+  // outputs [N, ...] and labels [N, ...]; waits for their device.
+  void add(const at::Tensor& outputs, const at::Tensor& labels);
+  // [samples, outputs and labels] double, of all samples in order; undefined without any.
+  at::Tensor rows() const;
+  // Task::whole() of rows(), of this process or of several.
+  void finish(const Task& task, const at::Tensor& rows, Metrics& metrics) const;
+  int64_t outputs() const { return outputs_; }
+
+ private:
+  int64_t outputs_ = 0;  // values of a sample
+  std::vector<at::Tensor> rows_;
 };
 
 }  // namespace saturate

@@ -23,6 +23,19 @@ void add_to(at::Tensor& sum, const at::Tensor& more) {
 
 }  // namespace
 
+std::optional<double> Metrics::value(std::string_view name) const {
+  const auto found = std::ranges::find(values, name, &MetricValue::name);
+  return found == values.end() ? std::nullopt : std::optional(found->value);
+}
+
+void Metrics::set(std::string_view name, double value) {
+  const auto found = std::ranges::find(values, name, &MetricValue::name);
+  if (found == values.end())
+    values.push_back({std::string(name), value});
+  else
+    found->value = value;
+}
+
 std::optional<double> Metrics::mean_iou() const {
   double sum = 0;
   int64_t seen = 0;
@@ -48,8 +61,10 @@ void Metrics::merge(const Metrics& other) {
     return a + (b - a) * share;
   };
   loss = mean(loss, other.loss);
-  accuracy = mean(accuracy, other.accuracy);
-  if (other.accuracy5) accuracy5 = mean(accuracy5.value_or(0), *other.accuracy5);
+  for (const MetricValue& each : other.values)
+    set(each.name, mean(value(each.name).value_or(0), each.value));
+  totals.resize(std::max(totals.size(), other.totals.size()));
+  for (size_t i = 0; i < other.totals.size(); ++i) totals[i] += other.totals[i];
   samples += other.samples;
   overflowed += other.overflowed;
   pixels.resize(std::max(pixels.size(), other.pixels.size()));

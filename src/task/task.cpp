@@ -53,6 +53,37 @@ Hits count_hits(const at::Tensor& logits, const at::Tensor& labels) {
   return count(values, values.const_data_ptr<float>());
 }
 
+// A task with the model's own loss in place of its own.
+class WithLoss : public Task {
+ public:
+  WithLoss(std::unique_ptr<const Task> task, LossFunction loss)
+      : task_(std::move(task)), loss_(std::move(loss)) {}
+  at::Tensor mean_loss(const at::Tensor& outputs, const at::Tensor& labels,
+                       double /*smoothing*/) const override {
+    return loss_(outputs, labels);
+  }
+  at::Tensor counted(const at::Tensor& labels) const override { return task_->counted(labels); }
+  at::Tensor mirrored(const at::Tensor& outputs) const override { return task_->mirrored(outputs); }
+  std::vector<at::Tensor> sums(const at::Tensor& loss, const at::Tensor& outputs,
+                               const at::Tensor& labels) const override {
+    return task_->sums(loss, outputs, labels);
+  }
+  Metrics metrics(const std::vector<at::Tensor>& sums, int64_t samples) const override {
+    return task_->metrics(sums, samples);
+  }
+  std::vector<MetricName> metric_names() const override { return task_->metric_names(); }
+  int64_t totals() const override { return task_->totals(); }
+  void derive(Metrics& metrics) const override { task_->derive(metrics); }
+  bool keeps_outputs() const override { return task_->keeps_outputs(); }
+  void whole(const at::Tensor& outputs, const at::Tensor& labels, Metrics& metrics) const override {
+    task_->whole(outputs, labels, metrics);
+  }
+
+ private:
+  const std::unique_ptr<const Task> task_;
+  const LossFunction loss_;
+};
+
 class Classification : public Task {
  public:
   at::Tensor mean_loss(const at::Tensor& logits, const at::Tensor& labels,
@@ -60,6 +91,9 @@ class Classification : public Task {
     return cross_entropy(logits, labels, smoothing);
   }
   bool is_cross_entropy() const override { return true; }
+  std::vector<MetricName> metric_names() const override {
+    return {{.name = "accuracy"}, {.name = "accuracy5", .without = 1}};
+  }
 
   // [3] double: loss * N, top-1 hits, top-5 hits; [2] if there are not more than five classes.
   std::vector<at::Tensor> sums(const at::Tensor& loss, const at::Tensor& logits,
@@ -86,8 +120,8 @@ class Classification : public Task {
     };
     Metrics metrics;
     metrics.loss = mean(0);
-    metrics.accuracy = mean(1);
-    if (host.numel() > 2) metrics.accuracy5 = mean(2);
+    metrics.set("accuracy", mean(1));
+    if (host.numel() > 2) metrics.set("accuracy5", mean(2));
     return metrics;
   }
 };
@@ -102,6 +136,12 @@ class Segmentation : public Task {
   }
   bool is_cross_entropy() const override { return true; }
   at::Tensor counted(const at::Tensor& labels) const override { return labels.ge(0).sum(); }
+  std::vector<MetricName> metric_names() const override {
+    return {{.name = "accuracy"}, {.name = "iou"}};
+  }
+  void derive(Metrics& metrics) const override {
+    if (const auto iou = metrics.mean_iou()) metrics.set("iou", *iou);
+  }
   at::Tensor mirrored(const at::Tensor& logits) const override { return logits.flip({3}); }
 
   // Pixels by class, as of count_classes(), and loss * labelled pixels [] double.
@@ -115,7 +155,8 @@ class Segmentation : public Task {
   Metrics metrics(const std::vector<at::Tensor>& sums, int64_t samples) const override {
     Metrics metrics;
     if (samples == 0) {
-      metrics.loss = metrics.accuracy = std::nan("");
+      metrics.loss = std::nan("");
+      metrics.set("accuracy", std::nan(""));
       return metrics;
     }
     const at::Tensor host = sums.at(0).cpu();  // waits for the device
@@ -128,33 +169,12 @@ class Segmentation : public Task {
       hits += own.hits;
       labelled += own.labelled;
     }
-    if (labelled == 0) return metrics;
-    metrics.loss = sums.at(1).item<double>() / double(labelled);
-    metrics.accuracy = double(hits) / double(labelled);
+    if (labelled > 0) metrics.loss = sums.at(1).item<double>() / double(labelled);
+    metrics.set("accuracy", labelled > 0 ? double(hits) / double(labelled) : 0);
+    derive(metrics);
     return metrics;
   }
 };
-
-// A task with the model's own loss in place of its own.
-template <class Base>
-class WithLoss : public Base {
- public:
-  explicit WithLoss(LossFunction loss) : loss_(std::move(loss)) {}
-  at::Tensor mean_loss(const at::Tensor& outputs, const at::Tensor& labels,
-                       double /*smoothing*/) const override {
-    return loss_(outputs, labels);
-  }
-  bool is_cross_entropy() const override { return false; }
-
- private:
-  const LossFunction loss_;
-};
-
-template <class Base>
-std::unique_ptr<const Task> with_loss(const LossFunction& loss) {
-  if (!loss) return std::make_unique<Base>();
-  return std::make_unique<WithLoss<Base>>(loss);
-}
 
 }  // namespace
 
@@ -178,9 +198,25 @@ at::Tensor Task::loss(const at::Tensor& outputs, const Targets& targets, double 
   return one(targets.labels) * targets.lambda + one(targets.mixed) * (1 - targets.lambda);
 }
 
-std::unique_ptr<const Task> make_task(TaskKind kind, const ModelFacets& facets) {
-  if (kind == TaskKind::kSegment) return with_loss<Segmentation>(facets.loss);
-  return with_loss<Classification>(facets.loss);
+std::unique_ptr<const Task> make_task(const TrainOptions& train, int64_t outputs,
+                                      const ModelFacets& facets) {
+  std::unique_ptr<const Task> task;
+  switch (train.task) {
+    case TaskKind::kSegment:
+      task = std::make_unique<Segmentation>();
+      break;
+    case TaskKind::kRegress:
+      task = regression(train.loss, outputs);
+      break;
+    case TaskKind::kMultilabel:
+      task = multilabel(outputs);
+      break;
+    case TaskKind::kAuto:
+    case TaskKind::kClassify:
+      task = std::make_unique<Classification>();
+  }
+  if (!facets.loss) return task;
+  return std::make_unique<WithLoss>(std::move(task), facets.loss);
 }
 
 }  // namespace saturate

@@ -14,8 +14,8 @@ namespace saturate::testing {
 // stack traces have its name.
 class LooksAtNumbers : public Model {
  public:
-  LooksAtNumbers(const ModelOptions& options, const ImageShape& shape)
-      : inner_(find_entry(models(), "mlp", "model.name").make(options, shape)) {}
+  LooksAtNumbers(const ModelOptions& options, const ModelInput& input)
+      : inner_(find_entry(models(), "mlp", "model.name").make(options, input)) {}
   at::Tensor forward(const at::Tensor& images) override;
   void set_training(bool training) override { inner_->set_training(training); }
   std::vector<NamedTensor> parameters() override { return inner_->parameters(); }
@@ -37,8 +37,8 @@ namespace {
 
 const bool kAdded = [] {
   add_model("looks_at_numbers", "an MLP with an .item() in each step",
-            [](const ModelOptions& options, const ImageShape& shape) -> std::unique_ptr<Model> {
-              return std::make_unique<LooksAtNumbers>(options, shape);
+            [](const ModelOptions& options, const ModelInput& input) -> std::unique_ptr<Model> {
+              return std::make_unique<LooksAtNumbers>(options, input);
             });
   return true;
 }();

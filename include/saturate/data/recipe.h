@@ -20,19 +20,14 @@ namespace saturate {
 
 class Env;
 
-// One class per image, or one per pixel.
-enum class TaskKind { kClassify, kSegment };
-enum class Monitor {
-  kEvalAccuracy,
-  kEvalAccuracy5,
-  kEvalLoss,
-  kTrainAccuracy,
-  kTrainLoss,
-  kEvalIou
-};
-// Metrics of the training epoch, not of an evaluation.
-inline bool is_training_metric(Monitor monitor) {
-  return monitor == Monitor::kTrainAccuracy || monitor == Monitor::kTrainLoss;
+// By the data; one class per sample; one per pixel; numbers; any number of labels per sample.
+enum class TaskKind { kAuto, kClassify, kSegment, kRegress, kMultilabel };
+// Of the differences to the target: their squares, absolute values, or squares below 1 (halved) and
+// absolute values above.
+enum class RegressionLoss { kMse, kL1, kHuber };
+// Whether train.monitor is a metric of the training epoch, not of an evaluation.
+inline bool is_training_metric(const std::string& monitor) {
+  return monitor.starts_with("train_");
 }
 enum class MonitorMode { kAuto, kMin, kMax };
 // Whether a GPU's step is captured once and then replayed.
@@ -44,7 +39,8 @@ enum class Toggle { kOff, kOn, kAuto };
 inline constexpr int kAutomatic = -1;
 
 struct TrainOptions {
-  TaskKind task = TaskKind::kClassify;
+  TaskKind task = TaskKind::kAuto;
+  RegressionLoss loss = RegressionLoss::kMse;
   double epochs = 10;
   int batch = 128;              // kAutomatic: as many images as fit
   int effective_batch = 0;      // with kAutomatic; 0: as many as fit at once
@@ -63,8 +59,8 @@ struct TrainOptions {
   double lookahead = 0;     // share of the slow weights that is kept; 0: none
   int lookahead_every = 5;  // steps
   double lookahead_power = 0;
-  double max_minutes = 0;  // 0: no limit
-  Monitor monitor = Monitor::kEvalAccuracy;
+  double max_minutes = 0;        // 0: no limit
+  std::string monitor = "auto";  // "eval_NAME" or "train_NAME"; "auto": by the task
   MonitorMode monitor_mode = MonitorMode::kAuto;
   int early_stop = 0;  // values of the monitor without improvement; 0: never
   double min_delta = 0;

@@ -9,7 +9,6 @@ namespace saturate {
 
 enum class PrecisionMode { kFp32, kTf32, kBf16, kFp16, kAuto, kBf16O2, kFp16O2, kFp16O3, kDefault };
 enum class SchedulePer { kStep, kEpoch };
-enum class PlateauMetric { kLoss, kAccuracy };
 enum class Attention { kSdpa, kNaive };
 
 struct ModelOptions {
@@ -25,7 +24,8 @@ struct ModelOptions {
 };
 
 struct ModelTraits {
-  bool is_file = false;  // the program in `file`
+  bool is_file = false;        // the program in `file`
+  bool takes_tensors = false;  // and not only images
 };
 // Traits of the model that `options` names; the defaults if the table has none of that name.
 ModelTraits traits_of(const ModelOptions& options);
@@ -72,9 +72,9 @@ struct ScheduleOptions {
   double rise = 0.3, initial_lr = 0.04;  // onecycle: share of the steps, share of optimizer.lr
   bool cycle_momentum = true;
   double momentum_low = 0.85, momentum_high = 0.95;  // onecycle
-  PlateauMetric metric = PlateauMetric::kLoss;
-  int patience = 10, cooldown = 0;  // plateau: evaluations
-  double threshold = 1e-4;          // plateau: relative
+  std::string metric = "loss";                       // or one that the task names
+  int patience = 10, cooldown = 0;                   // plateau: evaluations
+  double threshold = 1e-4;                           // plateau: relative
 };
 
 // The use of schedule.every_epochs.

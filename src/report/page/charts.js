@@ -52,6 +52,11 @@ for (const [key, title, unit, detail, scale] of [
   ['net_send_bytes_per_s', 'Network, sent', 'MB/s', 'MB/s, of the machine', mega],
 ]) lines[key] = {key, title, detail, scale, zero: true, training: true, machine: true,
                  format: value => `${significant(value)} ${unit}`.trim()};
+// The metrics that a run's task names, beside accuracy.
+const named = [...new Set(data.runs.flatMap(run => run.figures.values.map(([name]) => name)))];
+for (const name of named)
+  lines[name] = {key: name, title: name, detail: 'of training since the point before; held out at each evaluation',
+                 format: significant};
 const drawnPhases = () => data.phases.filter(phase => data.runs.some(run =>
     run.figures.phases && run.figures.phases[phase] >= leastShare * total(run.figures.phases)));
 const isKnown = ({key, training}) =>

@@ -54,6 +54,15 @@ function accuracyDetail(figures) {
   return detail;
 }
 
+function learningCard(figures) {
+  const part = figures.held_out ? 'held out' : 'training';
+  if (figures.accuracy !== null || !figures.values.length)
+    return card(`Accuracy, ${part}`, percent(figures.accuracy), accuracyDetail(figures));
+  const [[name, value], ...others] = figures.values;
+  return card(`${name}, ${part}`, decimal(value, 4),
+              [`loss ${decimal(figures.loss, 4)}`, ...others.map(([key, each]) => `${key} ${decimal(each, 4)}`)].join(', '));
+}
+
 // Unknown values have no card.
 function telemetryCards(found) {
   const known = key => (found[key] ?? null) !== null;
@@ -71,8 +80,7 @@ function telemetryCards(found) {
 function cards(run) {
   const {figures} = run;
   return el('dl', {class: 'cards'},
-    card(figures.held_out ? 'Accuracy, held out' : 'Accuracy, training', percent(figures.accuracy),
-         accuracyDetail(figures)),
+    learningCard(figures),
     card(run.state === 'ended' ? 'Time to train' : 'Time so far', time(figures.time_s),
          `${epochs(run)}, ${count(figures.steps)} steps`),
     card('Throughput', rate(figures.images_per_s), 'in training'),
@@ -94,6 +102,7 @@ function comparedFigures() {
     figure('Top-5 accuracy', 'accuracy5', percent, true),
     figure('Mean IoU', 'mean_iou', fine),
     figure('Best accuracy', 'best_accuracy', percent, true),
+    ...named.map(name => [name, run => (run.figures.values.find(([key]) => key === name) || [])[1] ?? null, fine, false]),
     figure('Loss', 'loss', fine),
     figure('Time', 'time_s', time),
     figure('Steps', 'steps', count),

@@ -58,7 +58,7 @@ function phasesSection() {
 function curvesSection() {
   const figures = names => names.filter(name => isKnown(lines[name]))
       .map(name => chartFigure(name, lines[name].title, lines[name].detail));
-  const learning = figures(['loss', 'accuracy']), speed = figures(['images_per_s', 'memory', 'lr']);
+  const learning = figures(['loss', 'accuracy', ...named]), speed = figures(['images_per_s', 'memory', 'lr']);
   if (!learning.length && !speed.length) return [];
   const choice = (value, text, checked) =>
       el('label', {}, el('input', {type: 'radio', name: 'axis', value, checked}), ` ${text}`);

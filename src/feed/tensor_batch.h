@@ -1,0 +1,16 @@
+// Batches of named tensors (BatchOutput::kTensors) as a step takes them: one input, and labels.
+#pragma once
+
+#include "saturate/feed.h"
+
+namespace saturate {
+
+// Moves the columns to the device by one copy of the batch's memory; on the CPU they share it.
+// Sets `images`, and `labels` unless the target is a class. `async`: as BatchStages::copy().
+void take_columns(const Batch& batch, const at::Device& device, bool async, DeviceBatch& out);
+
+// Whether labels are the loader's own numbers, BatchSample::label: the target is a class, or there
+// is none.
+bool has_class_labels(const Batch& batch);
+
+}  // namespace saturate

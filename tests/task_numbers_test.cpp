@@ -1,0 +1,118 @@
+// Regression and several labels per sample: losses by their formulas, metrics as scikit-learn's.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "saturate/task.h"
+#include "task/class_counts.h"
+#include "tests/data_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+
+// Metrics of both halves of the batch, added up.
+Metrics measured(const Task& task, const at::Tensor& outputs, const at::Tensor& labels,
+                 bool merged) {
+  RunningMetrics running(task), rest(task);
+  const int64_t half = outputs.size(0) / 2;
+  const auto add = [&](RunningMetrics& to, int64_t from, int64_t count) {
+    const at::Tensor some = outputs.narrow(0, from, count), target = labels.narrow(0, from, count);
+    to.add(task.mean_loss(some, target, 0), some, target);
+  };
+  add(running, 0, half);
+  add(merged ? rest : running, half, outputs.size(0) - half);
+  Metrics all = running.read();
+  if (!merged) return all;
+  all.merge(rest.read());
+  task.derive(all);
+  return all;
+}
+
+TEST(Regression, LossesAreTheirFormulas) {
+  at::manual_seed(1);
+  const at::Tensor outputs = at::randn({4, 3}) * 2, labels = at::randn({4, 3}).to(at::kDouble);
+  double squares = 0, absolutes = 0, huber = 0;
+  for (int i = 0; i < 4; ++i)
+    for (int j = 0; j < 3; ++j) {
+      const double d = std::abs(outputs[i][j].item<float>() - float(labels[i][j].item<double>()));
+      squares += d * d / 12;
+      absolutes += d / 12;
+      huber += (d < 1 ? d * d / 2 : d - 0.5) / 12;
+    }
+  const auto loss = [&](RegressionLoss kind) {
+    return regression(kind, 3)->mean_loss(outputs, labels, 0).item<double>();
+  };
+  EXPECT_NEAR(loss(RegressionLoss::kMse), squares, 1e-6);
+  EXPECT_NEAR(loss(RegressionLoss::kL1), absolutes, 1e-6);
+  EXPECT_NEAR(loss(RegressionLoss::kHuber), huber, 1e-6);
+}
+
+// r2_score(y, f) and mean_absolute_error(y, f) of scikit-learn 1.9.1, for two numbers of each
+// sample.
+TEST(Regression, MetricsAreScikitLearns) {
+  const at::Tensor y =
+      at::tensor({3.f, -0.5f, 2.f, 7.f, 1.f, 4.f, 0.f, 1.f, 1.f, 1.f}).view({5, 2});
+  const at::Tensor f =
+      at::tensor({2.5f, 0.f, 2.f, 8.f, 1.5f, 3.f, 0.f, 2.f, 1.f, -1.f}).view({5, 2});
+  const auto task = regression(RegressionLoss::kMse, 2);
+  for (const bool merged : {false, true}) {
+    const Metrics found = measured(*task, f, y, merged);
+    EXPECT_EQ(found.samples, 5);
+    EXPECT_NEAR(found.value("r2").value(), 0.8512286324786325, 1e-12);
+    EXPECT_NEAR(found.value("mae").value(), 0.65, 1e-12);
+    EXPECT_NEAR(found.loss, 0.775, 1e-6);
+  }
+  EXPECT_EQ(task->metric_names()[0].name, "r2");
+}
+
+TEST(Regression, OneOutputIsOfOneNumber) {
+  const auto task = regression(RegressionLoss::kMse, 1);
+  const at::Tensor y = at::tensor({1.f, 2.f, 3.f, 4.f});
+  EXPECT_NEAR(measured(*task, y.unsqueeze(1), y, false).value("r2").value(), 1, 1e-12);
+  EXPECT_NEAR(measured(*task, at::zeros({4, 1}) + 2.5, y, true).value("r2").value(), 0, 1e-12);
+  EXPECT_EQ(measured(*task, at::zeros({4, 1}), at::zeros({4}) + 2, false).value("r2"), 0)
+      << "a constant target";
+  const Error error = error_of([&] { task->mean_loss(at::zeros({4, 2}), y, 0); });
+  EXPECT_EQ(error.where(), "model.name");
+  EXPECT_NE(error.reason().find("[4, 2] for a target of [4]"), std::string::npos);
+}
+
+// The target's numbers are far from 0, as years are.
+TEST(Regression, R2OfLargeNumbersIsExact) {
+  const auto task = regression(RegressionLoss::kMse, 1);
+  const at::Tensor y = at::tensor({2001., 2002., 2003., 2004.}, at::kDouble);
+  const Metrics found = measured(*task, (y + 0.5).unsqueeze(1), y, true);
+  EXPECT_NEAR(found.value("r2").value(), 1 - 4 * 0.25 / 5, 1e-9);
+}
+
+// Ties, a label that no sample has, and one that all have; average_precision_score and f1_score.
+TEST(Multilabel, MetricsAreScikitLearns) {
+  const at::Tensor labels =
+      at::tensor({1, 0, 0, 1, 0, 1, 0, 1, 1, 0, 0, 1, 0, 1, 0, 1, 1, 1, 0, 1}, at::kLong)
+          .view({5, 4});
+  const at::Tensor scores =
+      at::tensor({0.9f, -0.2f, 0.4f,  2.f,  0.3f, 0.8f, -1.f, 1.f,   0.3f, 0.1f,
+                  0.5f, -0.5f, -0.7f, 0.8f, 0.2f, 3.f,  0.3f, -0.3f, 0.f,  0.1f})
+          .view({5, 4});
+  const auto task = multilabel(4);
+  Metrics found = measured(*task, scores, labels, true);
+  EXPECT_NEAR(found.value("f1").value(), 0.6031746031746031, 1e-12);
+  EXPECT_FALSE(found.value("map"));
+  KeptOutputs kept;
+  kept.add(scores.narrow(0, 0, 2), labels.narrow(0, 0, 2));
+  kept.add(scores.narrow(0, 2, 3), labels.narrow(0, 2, 3));
+  kept.finish(*task, kept.rows(), found);
+  EXPECT_NEAR(found.value("map").value(), 0.675, 1e-12);
+  EXPECT_EQ(found.values[0].name, "map");
+  EXPECT_NEAR(task->mean_loss(scores, labels, 0).item<double>(), 0.5722694221107931, 1e-6);
+}
+
+}  // namespace
+}  // namespace saturate
