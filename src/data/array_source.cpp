@@ -8,6 +8,7 @@
 #include "data/path_list.h"
 #include "data/volume_fields.h"
 #include "saturate/data/error.h"
+#include "saturate/data/loader.h"
 
 namespace saturate {
 namespace {
@@ -63,6 +64,7 @@ class ArraySource : public IndexedSource {
   ArraySource(std::vector<StoredArray> arrays, std::string path)
       : arrays_(std::move(arrays)), path_(std::move(path)) {
     find_classes();
+    find_voxel_classes();
     for (const StoredArray& array : arrays_) fields_.push_back(array.field);
     bytes_ = bytes_of(std::span(fields_));
   }
@@ -72,7 +74,7 @@ class ArraySource : public IndexedSource {
   const std::vector<TensorField>& tensors() const override { return fields_; }
   uint64_t bytes(size_t) const override { return bytes_; }
   int64_t label(size_t index) const override {
-    if (classes_.empty()) return 0;
+    if (!has_labels_) return 0;
     const StoredArray& target = arrays_[target_];
     return whole_number(target.field.type,
                         target.values.data() + index * bytes_of(target.field.type));
@@ -107,14 +109,35 @@ class ArraySource : public IndexedSource {
     }
     found->field.values = most + 1;
     classes_ = number_classes(size_t(most) + 1);
+    has_labels_ = true;
+  }
+
+  // The same for a target that is the labels of a volume's voxels, if it is in memory.
+  void find_voxel_classes() {
+    std::vector<TensorField> fields;
+    for (const StoredArray& array : arrays_) fields.push_back(array.field);
+    if (!labelled_volume(fields)) return;
+    StoredArray& target = *std::ranges::find_if(
+        arrays_, [](const StoredArray& array) { return array.field.is_target; });
+    if (target.file) return;
+    const size_t size = bytes_of(target.field.type);
+    int64_t most = 0;
+    for (size_t at = 0; at < target.values.size(); at += size) {
+      const int64_t value = whole_number(target.field.type, target.values.data() + at);
+      if (value != kIgnoredClass) most = std::max(most, value);
+    }
+    if (most >= kMaxClassNumbers) return;
+    target.field.values = most + 1;
+    classes_ = number_classes(size_t(most) + 1);
   }
 
   std::vector<StoredArray> arrays_;
   const std::string path_;
   std::vector<TensorField> fields_;
   std::vector<std::string> classes_;
-  size_t target_ = 0;  // if there are classes: the array of labels
-  size_t bytes_ = 0;   // of a sample
+  bool has_labels_ = false;  // a sample has a class
+  size_t target_ = 0;        // if so: the array of labels
+  size_t bytes_ = 0;         // of a sample
 };
 
 std::string listed(const std::vector<StoredArray>& arrays) {

@@ -76,9 +76,9 @@ class SampleReader {
   const ClassMap* kept_mask_ = nullptr;
   ClassMap mask_;
   EffectScratch effects_;
-  VolumeFields volumes_;
   std::vector<uint8_t> scratch_;        // [size, size, 3], except for kUint8
   std::vector<std::byte> interleaved_;  // interleaved output, if the batch is planar
+  VolumeFields volumes_;
 };
 
 }  // namespace saturate

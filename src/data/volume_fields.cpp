@@ -28,7 +28,7 @@ bool same_size(const TensorField& a, const TensorField& b) {
 }
 
 // Whether a target has a label for each voxel of a volume.
-bool has_voxels(const TensorField& target, const TensorField& volume) {
+bool has_label_for_voxels(const TensorField& target, const TensorField& volume) {
   return target.is_target && !target.is_volume && is_whole(target.type) &&
          (target.shape.size() == 3 || (target.shape.size() == 4 && target.shape[3] == 1)) &&
          same_size(target, volume);
@@ -82,7 +82,7 @@ VolumeFields::VolumeFields(std::span<const TensorField> fields, const AugmentOpt
   if (!volume) return;
   check_volume_options(augment);
   for (Part& part : parts_) {
-    if (!has_voxels(part.field, *volume)) continue;
+    if (!has_label_for_voxels(part.field, *volume)) continue;
     part.form = form_of(*volume, augment);
     part.form->type = label_type(part.field.type);
     part.form->channels = 1;
@@ -125,6 +125,14 @@ void VolumeFields::write(std::span<const std::byte> in, const SampleKey& key, bo
                  train ? draw_volume(augment_, key, *part.form, range) : eval_volume(*part.form),
                  values, scratch_, out);
   }
+}
+
+const TensorField* labelled_volume(std::span<const TensorField> fields) {
+  const auto volume = std::ranges::find_if(fields, &TensorField::is_volume);
+  if (volume == fields.end()) return nullptr;
+  for (const TensorField& field : fields)
+    if (has_label_for_voxels(field, *volume)) return &*volume;
+  return nullptr;
 }
 
 std::vector<TensorField> batch_fields(const Dataset& dataset, const AugmentOptions& augment) {

@@ -20,5 +20,8 @@
   ROW(toy_cnn, "2x2 convolutions that halve the image and double the channels, down to one pixel") \
   ROW(unet, "U-Net for segmentation: five levels, from 64 channels, with BatchNorm")               \
   ROW(toy_seg, "2x2 convolutions down to an eighth and up again, for segmentation")                \
+  ROW(unet3d, "3-D U-Net for the classes of a volume's voxels: four levels, from 16 channels",     \
+      .takes_tensors = true)                                                                       \
+  ROW(resnet18_1d, "ResNet-18 along one dimension, for signals", .takes_tensors = true)            \
   ROW(torchscript, "a module of your own, from Python: model.file", .is_file = true,               \
       .takes_tensors = true)

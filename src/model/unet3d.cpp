@@ -118,15 +118,16 @@ class UNet3d : public torch::nn::Module {
 std::unique_ptr<Model> make_unet3d(const ModelOptions& options, const ModelInput& input) {
   const std::vector<int64_t>& shape = input.tensor.shape;  // [C, D, H, W] or [D, H, W]
   constexpr int64_t kStep = 1 << (UNet3d::kLevels - 1);
-  const bool fits = (shape.size() == 3 || shape.size() == 4) &&
-                    input.tensor.type == ElementType::kFloat32 &&
-                    std::all_of(shape.end() - 3, shape.end(),
-                                [](int64_t side) { return side % kStep == 0; });
+  const bool fits =
+      (shape.size() == 3 || shape.size() == 4) && input.tensor.type == ElementType::kFloat32 &&
+      std::all_of(shape.end() - 3, shape.end(), [](int64_t side) { return side % kStep == 0; });
   if (!fits)
-    fail(ErrorKind::kUsage,
-         "unet3d needs volumes of float32 or uint8 whose depth, height and width are multiples of " +
-             std::to_string(kStep),
-         "data.source", "Crop them with augment.crop and augment.size, or choose another model.name");
+    fail(
+        ErrorKind::kUsage,
+        "unet3d needs volumes of float32 or uint8 whose depth, height and width are multiples of " +
+            std::to_string(kStep),
+        "data.source",
+        "Crop them with augment.crop and augment.size, or choose another model.name");
   return make_module_model<UNet3d>(shape.size() == 4 ? shape[0] : 1, options.width, input.outputs);
 }
 

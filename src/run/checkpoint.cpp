@@ -123,7 +123,8 @@ json to_json(const std::vector<TensorField>& fields) {
                     {"type", element_name(field.type)},
                     {"shape", field.shape},
                     {"is_target", field.is_target},
-                    {"values", field.values}});
+                    {"values", field.values},
+                    {"is_volume", field.is_volume}});
   return list;
 }
 
@@ -133,8 +134,8 @@ std::vector<TensorField> fields_in(const json& list) {
     const std::string type = each.at("type");
     const auto known = std::ranges::find(kElementTypes, type, element_name);
     if (known == std::end(kElementTypes)) throw json::other_error::create(500, type, &each);
-    fields.push_back(
-        {each.at("name"), *known, each.at("shape"), each.at("is_target"), each.at("values")});
+    fields.push_back({each.at("name"), *known, each.at("shape"), each.at("is_target"),
+                      each.at("values"), each.value("is_volume", false)});
   }
   return fields;
 }

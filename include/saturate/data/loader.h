@@ -71,6 +71,9 @@ struct BatchColumn {
   size_t offset = 0;  // bytes, a multiple of 64
 };
 
+// The volume whose voxels' labels the target is: whole numbers of its depth, height and width. Null
+// if there is none.
+const TensorField* labelled_volume(std::span<const TensorField> fields);
 // The fields of Dataset::tensors() as batches have them: volumes, and a target that is the labels
 // of their voxels, have the size after the crop. Fails with kUsage on options that volumes do not
 // have.
