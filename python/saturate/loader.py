@@ -109,7 +109,7 @@ class Loader:
 
     A source of tensors ("npy:", "npz:", "safetensors:", "csv:", "tokens:") has batches of all its fields by name,
     such as {"x": ..., "y": ...}, with the types of the file; `target` is the name of the one to predict. Arguments
-    about images are then errors.
+    about images are then errors, except size, crop, padding and flip for volumes ("npy:scans,volume=x").
 
     A source with masks has batches (images, masks): uint8 [N, size, size], the class of each pixel; 255 is ignored.
 
