@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <unordered_set>
 #include <utility>
 
@@ -172,7 +173,7 @@ struct Loader::State {
   }
 
   // Where the fields of a sample are written.
-  auto addresses_of(const Batch& batch, size_t place) const {
+  std::function<std::byte*(size_t)> addresses_of(const Batch& batch, size_t place) const {
     return [this, &batch, place](size_t field) {
       return batch.pixels.get() + columns[field].offset + place * columns[field].size;
     };

@@ -188,8 +188,6 @@ std::vector<OptionRow> augment_rows() {
 }
 
 void validate_augment(const AugmentOptions& augment, const std::string& where) {
-  if (augment.contrast_gamma && augment.contrast == 0)
-    fail_option("augment.contrast", "has no exponent", "Give one, such as gamma:0.5", where);
   for (double deviation : augment.std)
     if (!(deviation > 0))
       fail_option("augment.std", "must be above 0", "Give the deviation of values 0 to 1", where);

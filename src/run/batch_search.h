@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 
+#include "saturate/data/dataset.h"
 #include "saturate/data/recipe.h"
 
 namespace saturate {

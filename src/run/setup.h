@@ -13,6 +13,7 @@
 #include "saturate/data/loader.h"
 #include "saturate/data/recipe.h"
 #include "saturate/feed.h"
+#include "saturate/model.h"
 
 namespace saturate {
 
