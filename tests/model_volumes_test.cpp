@@ -125,8 +125,8 @@ TEST(TensorModels, FacetsAreThoseOfTheirKind) {
   volumes->set_training(false);
   const at::Tensor cube = at::randn({2, 8, 8, 8});
   const auto encoder = volumes->facets().encoder;
-  ASSERT_TRUE(encoder.encode);
-  EXPECT_TRUE(at::equal(encoder.decode(encoder.encode(cube)), volumes->forward(cube)));
+  ASSERT_TRUE(encoder);
+  EXPECT_TRUE(at::equal(encoder->decode(encoder->encode(cube)), volumes->forward(cube)));
 }
 
 TEST(TensorModels, OtherShapesAreRefused) {
