@@ -66,6 +66,11 @@ TEST_F(VolumeRun, LearnsTheClassesOfVoxels) {
   EXPECT_EQ(last.fields[0].shape, (std::vector<int64_t>{16, 16, 16}));
 }
 
+TEST_F(VolumeRun, TheLargestBatchIsFound) {
+  train("run", {"train.batch=auto", "train.memory_gb=0.2", "train.epochs=1", "data.eval_source="});
+  EXPECT_GT(load_recipe(Env::posix(), dir_ / "run/recipe.toml").train.batch, 1);
+}
+
 TEST_F(VolumeRun, ContinuesAndDividesAmongThreads) {
   train("whole", {"train.epochs=2", "data.eval_source="});
   train("threads", {"train.epochs=2", "data.eval_source=", "data.threads=3"});
