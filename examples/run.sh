@@ -19,6 +19,8 @@ for example in loader_alone own_dataset own_augmentation table own_loop scaler_a
 done
 echo "== own_model"
 ./own_model "$build/own_model"
+echo "== keypoints"
+./keypoints "$build/keypoints"
 echo "== observer"
 ./observer "$build/observer"
 echo "== train_recipe"

@@ -36,7 +36,7 @@ TEST(DataCommand, PackWritesEveryFormatAndInspectReadsIt) {
   EXPECT_NE(seen.out.find("width    8 to 8"), std::string::npos) << seen.out;
 }
 
-TEST(DataCommand, TensorsAreInspectedAndVerifiedAndNotTrained) {
+TEST(DataCommand, TensorsAreInspectedAndVerified) {
   const TempDir dir;
   write_file(dir / "a.csv", "size,town,price\n1,a,10\n3,b,30\n2,a,\n");
   const std::string uri = "csv:" + (dir / "a.csv");
@@ -57,9 +57,6 @@ TEST(DataCommand, TensorsAreInspectedAndVerifiedAndNotTrained) {
   EXPECT_NE(verified.out.find("1 of 3 samples are broken"), std::string::npos) << verified.out;
   expect_error(run_saturate("data pack " + uri + " --out shard:" + (dir / "a.shard")), 2,
                {"tensors"});
-  for (const std::string& recipe : {uri, dir / "a.csv", write_small_recipe(dir, uri)})
-    expect_error(run_saturate("train " + recipe + " --out " + (dir / "run")), 2,
-                 {"the source has tensors", "a.csv", "Loader"});
 }
 
 TEST(DataCommand, InspectExaminesTenThousandImagesUnlessToldAll) {

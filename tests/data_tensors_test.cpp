@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "data/export.h"
@@ -206,6 +207,36 @@ TEST(TensorDatasets, InspectionReportsFieldsClassesAndBrokenSamples) {
   ASSERT_EQ(found.broken.size(), 1u);
   EXPECT_EQ(found.broken[0].name, (dir / "t.bin") + ": token 2");
   EXPECT_EQ(found.fields[1].max, 3);
+}
+
+// ---- Drawn tables
+// --------------------------------------------------------------------------------
+
+TEST(SynthTable, TheTargetIsFriedmansFunctionOfTheInputs) {
+  const std::string options = "synth-table:count=50,inputs=7,outputs=2,noise=0";
+  const auto train = open_dataset(env(), options);
+  const auto test = open_dataset(env(), options + ",split=test");
+  EXPECT_EQ(train->tensors()[0].shape, std::vector<int64_t>{7});
+  EXPECT_EQ(train->tensors()[1].shape, std::vector<int64_t>{2});
+  Sample sample, other;
+  for (size_t i = 0; i < train->size(); ++i) {
+    train->read(i, sample);
+    const auto values = values_of<float>(sample.bytes, 9);
+    for (size_t output : {0, 1}) {
+      const auto u = [&](size_t at) {
+        return double(values[(output + at) % 7]) * std::sqrt(1.0 / 12) + 0.5;
+      };
+      const double y = 10 * std::sin(3.14159265358979 * u(0) * u(1)) +
+                       20 * (u(2) - 0.5) * (u(2) - 0.5) + 10 * u(3) + 5 * u(4);
+      EXPECT_NEAR(values[7 + output], (y - 14.4) / 4.9, 1e-5);
+    }
+    test->read(i, other);
+    EXPECT_NE(sample.bytes, other.bytes);
+  }
+  for (const char* wrong : {"inputs=4", "noise=x", "rows=3", "split=held"})
+    EXPECT_EQ(error_of([&] { open_dataset(env(), std::string("synth-table:") + wrong); }).where(),
+              "data.source")
+        << wrong;
 }
 
 }  // namespace

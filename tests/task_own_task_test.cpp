@@ -91,11 +91,13 @@ TEST(MakeTask, UsesTheModelsOwnLossAndTheKindsMetrics) {
   const at::Tensor logits = at::zeros({2, 3, 4, 4}), labels = at::zeros({2, 4, 4}, at::kLong);
   labels[1].fill_(-100);
   ModelFacets facets;
-  const auto plain = make_task({.task = TaskKind::kSegment}, 3, facets);
+  TrainOptions train;
+  train.task = TaskKind::kSegment;
+  const auto plain = make_task(train, 3, facets);
   EXPECT_TRUE(plain->is_cross_entropy());
   EXPECT_NEAR(plain->mean_loss(logits, labels, 0).item<double>(), std::log(3), 1e-6);
   facets.loss = [](const at::Tensor&, const at::Tensor&) { return at::scalar_tensor(7.f); };
-  const auto own = make_task({.task = TaskKind::kSegment}, 3, facets);
+  const auto own = make_task(train, 3, facets);
   EXPECT_FALSE(own->is_cross_entropy());
   EXPECT_EQ(own->counted(labels).item<int64_t>(), 16);
   const at::Tensor loss = own->mean_loss(logits, labels, 0);

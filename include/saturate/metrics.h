@@ -28,10 +28,11 @@ struct MetricValue {
 struct Metrics {
   int64_t samples = 0;
   double loss = 0;
-  std::vector<MetricValue> values;  // in the order of Task::metric_names(), without unknown ones
-  std::vector<ClassPixels> pixels;  // [classes], segmentation only
+  // In the order of Task::metric_names(), without unknown ones.
+  std::vector<MetricValue> values = {};
+  std::vector<ClassPixels> pixels = {};  // [classes], segmentation only
   // Sums over samples from which the task derives values that are not means.
-  std::vector<double> totals;
+  std::vector<double> totals = {};
   // Samples whose loss overflowed in fp16, in skipped steps: excluded from all means, which are NaN
   // if there are no others.
   int64_t overflowed = 0;

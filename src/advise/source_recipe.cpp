@@ -191,7 +191,7 @@ std::vector<std::string> settings_for_source(Env& env, const std::string& source
   if (masks) {
     add(settings, "train.task", "segment");
     add(settings, "train.monitor", "eval_iou");
-  } else {
+  } else if (!data->classes().empty()) {
     add(settings, "train.label_smoothing", 0.1);
   }
   return settings;

@@ -74,7 +74,7 @@ SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& sampl
         }))
       continue;
     ++sound;
-    facts.has_jpeg = facts.has_jpeg || info.format == ImageFormat::kJpeg;
+    facts.has_jpeg = facts.has_jpeg || (!facts.is_tensors && info.format == ImageFormat::kJpeg);
     facts.is_encoded =
         facts.is_encoded || (sample.encoding != SampleEncoding::kRaw && !facts.is_tensors);
     facts.bytes += double(sample.bytes.size());

@@ -21,6 +21,7 @@
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
 #include "saturate/data/recipe.h"
+#include "saturate/feed.h"
 #include "saturate/safetensors.h"
 #include "saturate/weights.h"
 
@@ -44,12 +45,17 @@ std::unique_ptr<Model> load_model(Env& env, const Checkpoint& checkpoint, const 
 // Additional data that readers of the weights need. "format" is expected by Python's libraries.
 std::map<std::string, std::string> metadata(const Checkpoint& checkpoint, const Recipe& recipe) {
   const auto replace = nlohmann::json::error_handler_t::replace;
-  return {{"format", "pt"},
-          {"model", recipe.model.name},
-          {"classes", nlohmann::json(checkpoint.classes).dump(-1, ' ', false, replace)},
-          {"image_size", std::to_string(checkpoint.image_size)},
-          {"width", fmt::to_string(recipe.model.width)},
-          {"outputs", std::to_string(recipe.model.classes)}};
+  std::map<std::string, std::string> facts = {
+      {"format", "pt"},
+      {"model", recipe.model.name},
+      {"classes", nlohmann::json(checkpoint.classes).dump(-1, ' ', false, replace)},
+      {"width", fmt::to_string(recipe.model.width)},
+      {"outputs", std::to_string(recipe.model.classes)}};
+  if (checkpoint.fields.empty())
+    facts["image_size"] = std::to_string(checkpoint.image_size);
+  else
+    facts["input"] = nlohmann::json(input_of(checkpoint.fields).shape).dump();
+  return facts;
 }
 
 // Runs a program, whose messages go to the file `log`. Returns its exit code.
@@ -81,8 +87,11 @@ std::string last_line(std::string text) {
 using Facts = std::map<std::string, std::string>;
 
 // torch.export is Python: a tool puts the weights into the model's twin there.
-void write_pt2(Env& env, const std::string& out, Model& model, const ModelInput&,
+void write_pt2(Env& env, const std::string& out, Model& model, const ModelInput& input,
                const Facts& facts) {
+  if (!input.is_images())
+    fail(ErrorKind::kUsage, "the twins in tools/model_twins.py are of models for images",
+         "--format pt2", "Use another --format");
   const std::string tool = shipped_file(env, "tools/export_pt2.py");
   if (tool.empty())
     fail(ErrorKind::kUsage, "tools/export_pt2.py is not beside this program", "--format pt2",

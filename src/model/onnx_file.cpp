@@ -28,7 +28,7 @@ enum class AttributeField : Tag {
   kInts = 8,
   kKind = 20
 };
-enum class TensorField : Tag { kSizes = 1, kType = 2, kName = 8, kBytes = 9 };
+enum class TensorProtoField : Tag { kSizes = 1, kType = 2, kName = 8, kBytes = 9 };
 enum class ValueField : Tag { kName = 1, kType = 2 };
 enum class TypeField : Tag { kTensor = 1 };
 enum class TensorTypeField : Tag { kElement = 1, kShape = 2 };
@@ -68,11 +68,11 @@ void add_node(Message<GraphField>& graph, const OnnxNode& node) {
 }
 
 void add_weight(Message<GraphField>& graph, const OnnxTensor& weight) {
-  Message<TensorField> out(graph, GraphField::kWeights);
-  for (const int64_t size : weight.sizes) out.add_int64(TensorField::kSizes, size);
-  out.add_int32(TensorField::kType, int32_t(weight.type));
-  out.add_string(TensorField::kName, weight.name);
-  out.add_bytes(TensorField::kBytes, reinterpret_cast<const char*>(weight.bytes.data()),
+  Message<TensorProtoField> out(graph, GraphField::kWeights);
+  for (const int64_t size : weight.sizes) out.add_int64(TensorProtoField::kSizes, size);
+  out.add_int32(TensorProtoField::kType, int32_t(weight.type));
+  out.add_string(TensorProtoField::kName, weight.name);
+  out.add_bytes(TensorProtoField::kBytes, reinterpret_cast<const char*>(weight.bytes.data()),
                 weight.bytes.size());
 }
 

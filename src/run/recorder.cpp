@@ -61,8 +61,8 @@ void Recorder::start(const RunPosition& position, int64_t total_steps) {
   add_observer(std::make_shared<StepRecords>(*this));
   std::vector<std::string> metrics;
   for (const MetricName& each : learner_.task().metric_names())
-    for (const std::string& name : {each.name, "plain_" + each.name})
-      if (!is_record_key(name) && each.name != "iou") metrics.push_back(name);
+    if (!is_record_key(each.name) && each.name != "iou") metrics.push_back(each.name);
+  if (!metrics.empty()) metrics.push_back("plain_" + metrics.front());
   const RunLog::Plan plan{run_.options.out,
                           run_.options.progress,
                           input_.epoch_steps(),

@@ -59,8 +59,8 @@ function learningCard(figures) {
   if (figures.accuracy !== null || !figures.values.length)
     return card(`Accuracy, ${part}`, percent(figures.accuracy), accuracyDetail(figures));
   const [[name, value], ...others] = figures.values;
-  return card(`${name}, ${part}`, decimal(value, 4),
-              [`loss ${decimal(figures.loss, 4)}`, ...others.map(([key, each]) => `${key} ${decimal(each, 4)}`)].join(', '));
+  const text = ([key, each]) => `${key} ${decimal(each, 4)}`;
+  return card(`${name}, ${part}`, decimal(value, 4), [['loss', figures.loss], ...others].map(text).join(', '));
 }
 
 // Unknown values have no card.
@@ -91,6 +91,8 @@ function cards(run) {
     telemetryCards(figures.telemetry || {}));
 }
 
+const valueNamed = (run, name) => (run.figures.values.find(([key]) => key === name) || [])[1] ?? null;
+
 // Title, value, its text, and whether differences are percentage points, not percent of the first.
 function comparedFigures() {
   const figure = (title, key, format, inPoints = false) => [title, run => run.figures[key], format, inPoints];
@@ -102,7 +104,7 @@ function comparedFigures() {
     figure('Top-5 accuracy', 'accuracy5', percent, true),
     figure('Mean IoU', 'mean_iou', fine),
     figure('Best accuracy', 'best_accuracy', percent, true),
-    ...named.map(name => [name, run => (run.figures.values.find(([key]) => key === name) || [])[1] ?? null, fine, false]),
+    ...named.map(name => [name, run => valueNamed(run, name), fine, false]),
     figure('Loss', 'loss', fine),
     figure('Time', 'time_s', time),
     figure('Steps', 'steps', count),

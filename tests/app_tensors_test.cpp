@@ -1,0 +1,56 @@
+// Tables and arrays as a user trains, evaluates and exports them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/app_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::CommandResult;
+using testing::run_saturate;
+using testing::TempDir;
+
+constexpr const char* kQuick = " --set train.threads=1 data.threads=1 train.device=cpu";
+
+TEST(TensorCommands, ATableIsTrainedEvaluatedAndExported) {
+  const TempDir dir;
+  std::string rows = "area,town,price\n";
+  for (int i = 0; i < 300; ++i)
+    rows += std::to_string(i % 17) + (i % 3 ? ",a," : ",b,") +
+            std::to_string((i % 17) * 0.1 + (i % 3 ? 0 : 1)) + "\n";
+  testing::write_file(dir / "t.csv", rows);
+  const std::string table = dir / "t.csv", run = dir / "run";
+  const CommandResult trained =
+      run_saturate("train " + table + " --out " + run + kQuick + " train.epochs=20");
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_NE(trained.out.find("held out    r2 0.9"), std::string::npos) << trained.out;
+  EXPECT_NE(trained.out.find("samples/s in training"), std::string::npos) << trained.out;
+  const CommandResult seen = run_saturate("eval " + run + " --data split:held,1/5,csv:" + table +
+                                          " --json " + (dir / "e"));
+  ASSERT_EQ(seen.exit_code, 0) << seen.err;
+  EXPECT_TRUE(seen.out.starts_with("r2 0.9")) << seen.out;
+  const auto json = nlohmann::json::parse(testing::read_text(dir / "e"));
+  EXPECT_GT(json["r2"].get<double>(), 0.9);
+  EXPECT_FALSE(json.contains("classes"));
+  for (const std::string format : {"onnx", "torchscript", "safetensors"}) {
+    const CommandResult made =
+        run_saturate("export " + run + " --format " + format + " --out " + (dir / format));
+    EXPECT_EQ(made.exit_code, 0) << made.err;
+  }
+  EXPECT_NE(testing::read_text(dir / "onnx").find("input"), std::string::npos);
+  testing::expect_error(run_saturate("export " + run + " --format pt2 --out " + (dir / "p")), 2,
+                        {"models for images"});
+  testing::expect_error(
+      run_saturate("eval " + run + " --data csv:" + table + " --predictions " + (dir / "p")), 2,
+      {"the run is regression"});
+  testing::expect_error(run_saturate("eval " + run + " --data synth-table:"), 2,
+                        {"the samples are x, float32 [10]"});
+  const CommandResult report = run_saturate("report " + run + " --out " + (dir / "r.html"));
+  ASSERT_EQ(report.exit_code, 0) << report.err;
+  EXPECT_NE(testing::read_text(dir / "r.html").find("\"r2\":["), std::string::npos);
+}
+
+}  // namespace
+}  // namespace saturate
