@@ -120,6 +120,11 @@ class PyLoader {
       list.append(nb::make_tuple(text_of(field.name), field.is_target));
     return list;
   }
+  // Whether a field is a volume, to which options of augmentation apply.
+  bool has_volumes() const {
+    return std::ranges::any_of(data_->tensors(),
+                               [](const TensorField& field) { return field.is_volume; });
+  }
   nb::list classes() const {
     nb::list list;
     for (const std::string& name : data_->classes()) list.append(text_of(name));
@@ -376,6 +381,7 @@ NB_MODULE(_core, module) {
       .def_prop_ro("std", &PyLoader::deviation)
       .def_prop_ro("has_masks", &PyLoader::has_masks)
       .def_prop_ro("fields", &PyLoader::fields)
+      .def_prop_ro("has_volumes", &PyLoader::has_volumes)
       .def_prop_ro("classes", &PyLoader::classes);
 }
 

@@ -136,6 +136,45 @@ TEST(GpuKernel, RandomResizedCropsHaveTheCpusBits) {
   EXPECT_TRUE(finish(at::kCUDA).equal(finish(at::kCPU)));
 }
 
+// Volumes of values and of labels, warped as in a run; a gamma's last bits may differ.
+TEST(GpuKernel, TransformedVolumesEqualTheCpus) {
+  SATURATE_NEEDS_GPU();
+  AugmentOptions options;
+  options.crop = CropKind::kRandom;
+  options.size = 32;
+  options.rotate = 30;
+  options.zoom = options.translate = 0.2;
+  options.brightness = 0.3;
+  options.gaussian_noise = 0.1;
+  const at::Tensor levels = at::randint(256, {8, 40, 36, 48, 2}, at::kByte);
+  for (const VoxelType type : {VoxelType::kFloat32, VoxelType::kUint8, VoxelType::kLabel8})
+    for (const PadMode mode : {PadMode::kZero, PadMode::kReflect})
+      for (const bool gamma : {false, true}) {
+        VolumeForm form{{40, 36, 48}, {}, 2, type, mode, 255};
+        set_volume_size(options, form.in, form.out);
+        options.contrast = gamma ? 0.5 : 0;
+        options.contrast_gamma = gamma;
+        std::vector<VolumeEffects> effects;
+        for (uint64_t i = 0; i < 8; ++i)
+          effects.push_back(draw_volume(options, {1, 0, i}, form, {0, 255, 128}));
+        const auto transform = [&](const at::Device& device) {
+          const at::Tensor in =
+              levels.to(type == VoxelType::kFloat32 ? at::kFloat : at::kByte).to(device);
+          const at::Tensor records = bytes_of_vector(effects, device);
+          const at::Tensor out =
+              at::empty({8, form.out[0], form.out[1], form.out[2], 2}, in.options());
+          const VolumeArguments batch{form, in.const_data_ptr(),
+                                      static_cast<const VolumeEffects*>(records.const_data_ptr()),
+                                      out.mutable_data_ptr(), 8};
+          device.is_cuda() ? transform_volumes_cuda(batch, nullptr) : transform_volumes_cpu(batch);
+          return out.cpu().to(at::kFloat);
+        };
+        const at::Tensor difference = (transform(at::kCUDA) - transform(at::kCPU)).abs();
+        const float allowed = !gamma ? 0 : type == VoxelType::kUint8 ? 1 : 1e-3f;
+        EXPECT_LE(difference.max().item<float>(), allowed) << int(type) << int(mode) << gamma;
+      }
+}
+
 }  // namespace
 }  // namespace saturate
 #endif

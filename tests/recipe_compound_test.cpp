@@ -100,6 +100,10 @@ TEST(CompoundKeys, WordsHaveNumbersOrDefaults) {
   EXPECT_EQ(stored_value("augment.policy=rand:3"), "rand:3:9");
   EXPECT_EQ(stored_value("augment.flip=alternate"), "\"alternate:0.5\"");
   EXPECT_EQ(stored_value("augment.flip=0.25"), "0.25");
+  EXPECT_EQ(stored_value("augment.contrast=gamma:0.5"), "\"gamma:0.5\"");
+  EXPECT_EQ(stored_value("augment.contrast=0.5"), "0.5");
+  EXPECT_EQ(stored_value("augment.crop=random"), "random");
+  EXPECT_TRUE(error_with({"augment.contrast=gamma"}).ends_with("Write it as gamma:EXPONENT"));
   EXPECT_EQ(stored_value("distributed.compress=powersgd:2"), "powersgd:2");
   EXPECT_EQ(stored_value("data.cache=device:decoded"), "device:decoded");
   EXPECT_EQ(stored_value("train.monitor=eval_loss:max"), "eval_loss:max");

@@ -235,6 +235,91 @@ def gpt(*sizes):
     return lambda classes, size, width: Gpt(classes, size, width, *sizes)
 
 
+class VolumeUp(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.up = nn.ConvTranspose3d(2 * channels, channels, 2, stride=2)
+        self.conv = nn.Sequential(VolumeConvNorm(2 * channels, channels), VolumeConvNorm(channels, channels))
+
+    def forward(self, x, skipped):
+        return self.conv(torch.cat([skipped, self.up(x)], 1))
+
+
+class VolumeConvNorm(nn.Module):
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.conv = nn.Conv3d(inputs, outputs, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm3d(outputs)
+
+    def forward(self, x):
+        return self.norm(self.conv(x)).relu()
+
+
+class UNet3d(nn.Module):
+    """Logits of each voxel, [N, classes, D, H, W]. `size`: the shape of a sample, [D, H, W] or [C, D, H, W]."""
+
+    def __init__(self, classes, size, width):
+        super().__init__()
+        channels = [scaled(16, width) << level for level in range(4)]
+        first = size[0] if len(size) == 4 else 1
+        self.encoder = nn.ModuleList(
+            nn.Sequential(VolumeConvNorm(inputs, outputs), VolumeConvNorm(outputs, outputs))
+            for inputs, outputs in zip([first] + channels, channels))
+        self.decoder = nn.ModuleList(VolumeUp(outputs) for outputs in reversed(channels[:-1]))
+        self.head = nn.Conv3d(channels[0], classes, 1)
+
+    def forward(self, volumes):
+        features = [self.encoder[0](volumes.unsqueeze(1) if volumes.dim() == 4 else volumes)]
+        for level in self.encoder[1:]:
+            features.append(level(nn.functional.max_pool3d(features[-1], 2)))
+        x = features.pop()
+        for up in self.decoder:
+            x = up(x, features.pop())
+        return self.head(x)
+
+
+class SignalBlock(nn.Module):
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.conv1 = nn.Conv1d(inputs, outputs, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm1d(outputs)
+        self.conv2 = nn.Conv1d(outputs, outputs, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm1d(outputs)
+        if stride != 1 or inputs != outputs:
+            self.downsample = nn.Sequential(nn.Conv1d(inputs, outputs, 1, stride, bias=False),
+                                            nn.BatchNorm1d(outputs))
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        return (y + (self.downsample(x) if hasattr(self, "downsample") else x)).relu()
+
+
+class ResNet1d(nn.Module):
+    """torchvision's ResNet-18 along one dimension. `size`: the shape of a sample, [L] or [C, L]."""
+
+    def __init__(self, classes, size, width):
+        super().__init__()
+        channels = scaled(64, width)
+        self.conv1 = nn.Conv1d(size[0] if len(size) == 2 else 1, channels, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm1d(channels)
+        for stage in range(4):
+            outputs = scaled(64 << stage, width)
+            layer = nn.Sequential(SignalBlock(channels, outputs, 2 if stage else 1), SignalBlock(outputs, outputs, 1))
+            self.add_module(f"layer{stage + 1}", layer)
+            channels = outputs
+        self.fc = nn.Linear(channels, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv1d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, signals):
+        x = self.bn1(self.conv1(signals.unsqueeze(1) if signals.dim() == 2 else signals)).relu()
+        x = nn.functional.max_pool1d(x, 3, 2, 1)
+        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = layer(x)
+        return self.fc(x.mean(-1))
+
+
 def se_resnet18(classes, size, width):
     from torchvision.models.resnet import BasicBlock, ResNet
 
@@ -309,7 +394,7 @@ def mobilenet_v2(classes, size, width, dropout=0.2):
 
 TWINS = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet9": ResNet9, "airbench": Airbench,
          "toy_cnn": ToyCnn, "unet": UNet, "toy_seg": ToySeg, "gpt_tiny": gpt(2, 2, 32), "gpt_micro": gpt(4, 4, 32),
-         "gpt_mini": gpt(6, 6, 64), "gpt2": gpt(12, 12, 64)}
+         "gpt_mini": gpt(6, 6, 64), "gpt2": gpt(12, 12, 64), "unet3d": UNet3d, "resnet18_1d": ResNet1d}
 # Built from torchvision's parts.
 BUILT = {"se_resnet18": se_resnet18, "resnet18_cifar": resnet18_cifar, "vit_tiny": vit_tiny,
          "vit_b_16": vit_b_16, "mobilenet_v2": mobilenet_v2}
@@ -317,8 +402,8 @@ ONE_WIDTH = ("se_resnet18", "resnet18_cifar")
 
 
 def make_twin(name, classes, size, width, **options):
-    """The model of that name; raises LookupError with the reason if there is none. `options`: other keys of
-    [model] that affect training, which is dropout."""
+    """The model of that name; raises LookupError with the reason if there is none. `size`: the side of the images,
+    or the shape of a sample. `options`: other keys of [model] that affect training, which is dropout."""
     if name in TWINS:
         return TWINS[name](classes, size, width)
     try:

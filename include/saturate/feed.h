@@ -52,7 +52,8 @@ struct DeviceBatch {
 };
 
 // A model's input made of the fields that are not the target. One field: itself, whole numbers as
-// int64, all others as float32. Several: flattened, and concatenated in their order, as float32.
+// int64, all others as float32; a volume as float32 [channels, depth, height, width], levels from 0
+// to 1. Several: flattened, and concatenated in their order, as float32.
 // Fails with kUsage if there is none.
 TensorField input_of(std::span<const TensorField> fields);
 // The field that is the target; null if there is none.

@@ -109,7 +109,7 @@ class Loader:
 
     A source of tensors ("npy:", "npz:", "safetensors:", "csv:", "tokens:") has batches of all its fields by name,
     such as {"x": ..., "y": ...}, with the types of the file; `target` is the name of the one to predict. Arguments
-    about images are then errors.
+    about images are then errors, except size, crop, padding and flip for volumes ("npy:scans,volume=x").
 
     A source with masks has batches (images, masks): uint8 [N, size, size], the class of each pixel; 255 is ignored.
 
@@ -206,7 +206,8 @@ class Loader:
                          overrides=overrides, train=train,
                          dtype=form[0], planar=form[1] == "nchw", names=self._names, rank=self.rank, world=self.world,
                          soft_labels=soft_labels, mixes=device is None or dtype == "uint8", allocate=allocate)
-            given = [name for name, value in self._of_images.items() if value is not None]
+            of_volumes = ("size", "crop", "padding", "flip") if core.has_volumes else ()
+            given = [name for name, value in self._of_images.items() if value is not None and name not in of_volumes]
             if core.fields and given:
                 raise Error(f"{given[0]} is for images, and the source has tensors ({text}): leave {given[0]} out"
                             + (", and move the tensors with .to()" if given[0] == "device" else ""))

@@ -114,3 +114,24 @@ def test_torch_gets_the_loaders_memory(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.ones((4, 2), np.float32), y=np.arange(4))
     batch, = saturate.Loader(f"npz:{tmp_path}/a.npz", batch=4, to="torch", train=False)
     assert batch["x"].dtype == torch.float32 and batch["y"].tolist() == [0, 1, 2, 3]
+
+
+def test_volumes_and_their_labels_are_cropped_and_flipped_alike(tmp_path):
+    x = np.arange(4 * 6 * 7 * 8, dtype=np.float32).reshape(4, 6, 7, 8)
+    np.savez(tmp_path / "a.npz", x=x, y=x.astype(np.int32))
+    source = f"npz:{tmp_path}/a.npz,volume=x"
+    loader = saturate.Loader(source, batch=4, crop="random", size=4, flip=0.5, seed=2)
+    batches = [next(iter(loader)) for _ in range(3)]
+    for batch in batches:
+        assert batch["x"].shape == (4, 4, 4, 4) and batch["x"].dtype == np.float32
+        assert np.array_equal(batch["x"], batch["y"])
+        assert (np.abs(np.diff(batch["x"], axis=3)) == 1).all() and (np.abs(np.diff(batch["x"], axis=2)) == 8).all()
+    assert not np.array_equal(batches[0]["x"], batches[1]["x"])
+    held, = saturate.Loader(source, batch=4, crop="random", size=4, train=False)
+    assert np.array_equal(held["x"], x[:, 1:5, 1:5, 2:6])
+    warped, = saturate.Loader(source, batch=4, options={"augment.rotate": 20, "augment.contrast": "gamma:0.3"})
+    assert warped["x"].shape == x.shape and (warped["y"] == -100).any()
+    with pytest.raises(saturate.Error, match="does not apply to volumes"):
+        saturate.Loader(source, batch=4, options={"augment.hue": 0.1})
+    with pytest.raises(saturate.Error, match="mean is for images"):
+        saturate.Loader(source, batch=4, mean=[0, 0, 0])

@@ -52,7 +52,8 @@ void release_batch(Trainer& trainer) {
 
 ModelInput model_input_of(Trainer& trainer) {
   auto& state = MeasuredTrainer::state(trainer);
-  return model_input(state.run.env, state.run.recipe, state.input.data().tensors());
+  const Recipe& recipe = state.run.recipe;
+  return model_input(state.run.env, recipe, batch_fields(state.input.data(), recipe.augment));
 }
 
 double time_evaluation(Trainer& trainer, double seconds) {

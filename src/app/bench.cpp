@@ -50,8 +50,35 @@ struct Variant {
   }
 };
 
+LoaderOptions options_of(const Recipe& recipe, int threads) {
+  LoaderOptions options;
+  options.batch =
+      size_t(recipe.train.batch == kAutomatic ? TrainOptions().batch : recipe.train.batch);
+  options.threads = threads;
+  options.prefetch = recipe.data.prefetch;
+  options.on_error = recipe.data.on_error;
+  options.seed = recipe.seed;
+  return options;
+}
+
+// A row for each number of threads: tensors are neither decoded nor converted.
+std::vector<Variant> tensor_variants(const Dataset& data, const Recipe& recipe,
+                                     const std::vector<int>& threads) {
+  std::vector<Variant> variants;
+  for (const int count : threads) {
+    LoaderOptions options = options_of(recipe, count);
+    options.output = BatchOutput::kTensors;
+    Variant variant;
+    variant.loader = std::make_unique<Loader>(data, options, recipe.augment);
+    variant.row = {fmt::format("tensors threads={}", count), "samples/s", {}, {{"threads", count}}};
+    variants.push_back(std::move(variant));
+  }
+  return variants;
+}
+
 std::vector<Variant> make_variants(const Dataset& data, const Recipe& recipe,
                                    const std::vector<int>& threads) {
+  if (!data.tensors().empty()) return tensor_variants(data, recipe, threads);
   std::vector<Variant> variants;
   for (const int count : threads) {
     for (const auto& [decode, decode_name] :
@@ -62,13 +89,7 @@ std::vector<Variant> make_variants(const Dataset& data, const Recipe& recipe,
       for (const auto& [type, type_name] : {std::pair{PixelType::kUint8, "uint8"},
                                             {PixelType::kBfloat16, "bf16"},
                                             {PixelType::kFloat32, "fp32"}}) {
-        LoaderOptions options;
-        options.batch =
-            size_t(recipe.train.batch == kAutomatic ? TrainOptions().batch : recipe.train.batch);
-        options.threads = count;
-        options.prefetch = recipe.data.prefetch;
-        options.on_error = recipe.data.on_error;
-        options.seed = recipe.seed;
+        LoaderOptions options = options_of(recipe, count);
         options.type = type;
         options.decode = decode;
         Variant variant;

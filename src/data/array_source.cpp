@@ -6,7 +6,9 @@
 
 #include "data/elements.h"
 #include "data/path_list.h"
+#include "data/volume_fields.h"
 #include "saturate/data/error.h"
+#include "saturate/data/loader.h"
 
 namespace saturate {
 namespace {
@@ -62,6 +64,7 @@ class ArraySource : public IndexedSource {
   ArraySource(std::vector<StoredArray> arrays, std::string path)
       : arrays_(std::move(arrays)), path_(std::move(path)) {
     find_classes();
+    find_voxel_classes();
     for (const StoredArray& array : arrays_) fields_.push_back(array.field);
     bytes_ = bytes_of(std::span(fields_));
     for (const StoredArray& array : arrays_)
@@ -74,7 +77,7 @@ class ArraySource : public IndexedSource {
   const std::vector<TensorField>& tensors() const override { return fields_; }
   uint64_t bytes(size_t) const override { return bytes_; }
   int64_t label(size_t index) const override {
-    if (classes_.empty()) return 0;
+    if (!has_labels_) return 0;
     const StoredArray& target = arrays_[target_];
     const ElementRow& element = element_row(target.field.type);
     return element.whole_number(target.values.data() + index * element.bytes);
@@ -116,14 +119,35 @@ class ArraySource : public IndexedSource {
     }
     found->field.values = most + 1;
     classes_ = number_classes(size_t(most) + 1);
+    has_labels_ = true;
+  }
+
+  // The same for a target that is the labels of a volume's voxels, if it is in memory.
+  void find_voxel_classes() {
+    std::vector<TensorField> fields;
+    for (const StoredArray& array : arrays_) fields.push_back(array.field);
+    if (!labelled_volume(fields)) return;
+    StoredArray& target = *std::ranges::find_if(
+        arrays_, [](const StoredArray& array) { return array.field.is_target; });
+    if (target.file) return;
+    const size_t size = bytes_of(target.field.type);
+    int64_t most = 0;
+    for (size_t at = 0; at < target.values.size(); at += size) {
+      const int64_t value = whole_number(target.field.type, target.values.data() + at);
+      if (value != kIgnoredClass) most = std::max(most, value);
+    }
+    if (most >= kMaxClassNumbers) return;
+    target.field.values = most + 1;
+    classes_ = number_classes(size_t(most) + 1);
   }
 
   std::vector<StoredArray> arrays_;
   const std::string path_;
   std::vector<TensorField> fields_;
   std::vector<std::string> classes_;
-  size_t target_ = 0;  // if there are classes: the array of labels
-  size_t bytes_ = 0;   // of a sample
+  bool has_labels_ = false;  // a sample has a class
+  size_t target_ = 0;        // if so: the array of labels
+  size_t bytes_ = 0;         // of a sample
   uint64_t look_ahead_ = 0;
 };
 
@@ -168,6 +192,29 @@ void mark_target(std::vector<StoredArray>& arrays, const ArrayChoice& choice,
         array.field.is_target = true;
         return;
       }
+}
+
+void mark_volumes(std::vector<StoredArray>& arrays, const ArrayChoice& choice,
+                  const std::string& path) {
+  for (const std::string& name : choice.volumes) {
+    TensorField& field = find_array(arrays, name, path)->field;
+    if (const char* reason = why_no_volume(field))
+      fail(ErrorKind::kUsage, "array \"" + name + "\" " + reason, path,
+           "Name an array of [samples, depth, height, width] or [..., channels] with volume=");
+    field.is_volume = true;
+  }
+}
+
+// The names of "KEY=NAME+NAME".
+std::vector<std::string> take_names(std::string& rest, std::string_view key) {
+  const std::string text = take_option(rest, key);
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('+', begin), text.size());
+    names.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
 }
 
 }  // namespace
@@ -226,6 +273,7 @@ ArrayChoice take_array_choice(std::string& rest) {
   ArrayChoice choice;
   choice.target = take_option(rest, "target");
   choice.fields = take_names(rest, "fields");
+  choice.volumes = take_names(rest, "volume");
   return choice;
 }
 
@@ -233,6 +281,7 @@ std::unique_ptr<Dataset> make_array_source(std::vector<StoredArray> arrays,
                                            const ArrayChoice& choice, const std::string& path) {
   choose(arrays, choice, path);
   mark_target(arrays, choice, path);
+  mark_volumes(arrays, choice, path);
   for (const StoredArray& array : arrays)
     if (array.samples != arrays.front().samples)
       fail(ErrorKind::kData,

@@ -48,8 +48,9 @@ StoredArray stored_in_memory(std::vector<std::byte> values, const std::string& n
 struct ArrayChoice {
   std::string target;               // empty: the array y, target, label or labels, if there is one
   std::vector<std::string> fields;  // empty: all
+  std::vector<std::string> volumes;
 };
-// Removes ",target=NAME" and ",fields=NAME+NAME" from a source's URI.
+// Removes ",target=NAME", ",fields=NAME+NAME" and ",volume=NAME+NAME" from a source's URI.
 ArrayChoice take_array_choice(std::string& rest);
 
 // A sample has the same index in all arrays. `path` names the source in messages and samples. Fails

@@ -28,7 +28,8 @@ std::vector<SampleColumn> columns_of(const Dataset& dataset, const LoaderOptions
                                      const AugmentOptions& augment) {
   std::vector<SampleColumn> columns;
   if (options.output == BatchOutput::kTensors) {
-    for (const TensorField& field : dataset.tensors()) columns.push_back({0, field.bytes()});
+    for (const TensorField& field : batch_fields(dataset, augment))
+      columns.push_back({0, field.bytes()});
   } else {
     const size_t area = size_t(augment.size) * size_t(augment.size);
     const bool places = options.output == BatchOutput::kPlaces;
@@ -47,10 +48,11 @@ std::vector<SampleColumn> columns_of(const Dataset& dataset, const LoaderOptions
 }
 
 std::shared_ptr<const std::vector<BatchColumn>> fields_of(
-    const Dataset& dataset, const std::vector<SampleColumn>& columns) {
+    const Dataset& dataset, const AugmentOptions& augment,
+    const std::vector<SampleColumn>& columns) {
   if (dataset.tensors().empty()) return nullptr;
   std::vector<BatchColumn> fields;
-  for (const TensorField& field : dataset.tensors())
+  for (const TensorField& field : batch_fields(dataset, augment))
     fields.push_back({field, columns[fields.size()].offset});
   return std::make_shared<const std::vector<BatchColumn>>(std::move(fields));
 }

@@ -23,8 +23,9 @@ struct SampleColumn {
 std::vector<SampleColumn> columns_of(const Dataset& dataset, const LoaderOptions& options,
                                      const AugmentOptions& augment);
 
-// The dataset's fields with the offsets of `columns`; null for images.
+// batch_fields() with the offsets of `columns`; null for images.
 std::shared_ptr<const std::vector<BatchColumn>> fields_of(const Dataset& dataset,
+                                                          const AugmentOptions& augment,
                                                           const std::vector<SampleColumn>& columns);
 
 // Reusable buffers of one size: a buffer returns to the pool when its last owner drops it. Buffers

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <unordered_set>
 #include <utility>
 
@@ -56,6 +57,10 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
           "Set it to 1 or more");
   require(augment.policy_ops <= 8, "more operations than an EffectList has room for",
           "augment.policy", "Give rand 8 operations or less");
+  require(tensors || augment.crop != CropKind::kRandom, "is for volumes", "augment.crop=random",
+          "Give augment.crop=random_resized");
+  require(tensors || !augment.contrast_gamma, "is for volumes", "augment.contrast=gamma",
+          "Give a number");
   make_normalize(augment);  // fails here, and not on a thread, which could not report it
   require(options.shuffle.block > 0, "no sample in a block", "data.shuffle", "Set it to 1 or more");
   require(dataset.size() <= UINT32_MAX, "source has more than 2^32 - 1 samples", "data.source",
@@ -114,7 +119,7 @@ struct Loader::State {
         options(opt),
         augment(aug),
         columns(columns_of(data, opt, aug)),
-        fields(fields_of(data, columns)),
+        fields(fields_of(data, aug, columns)),
         source_index(data.source_index()),
         scan_index(source_index ? source_index->points() : &own_index),
         buffers(columns.back().offset, std::move(allocate)),
@@ -156,7 +161,7 @@ struct Loader::State {
     try {
       SampleReader& reader = made ? *made : made.emplace(dataset, options, augment, scan_index);
       if (fields)
-        store(reader.read_tensors(sample), batch, place);
+        reader.read_tensors(claim.epoch, sample, addresses_of(batch, place));
       else
         reader.read(claim.epoch, sample, batch.pixels.get() + place * columns[0].size);
       sample.label = handed_out(sample.label);
@@ -168,12 +173,11 @@ struct Loader::State {
     }
   }
 
-  void store(std::span<const std::byte> values, const Batch& batch, size_t place) const {
-    for (const SampleColumn& column : columns) {
-      std::memcpy(batch.pixels.get() + column.offset + place * column.size, values.data(),
-                  column.size);
-      values = values.subspan(column.size);
-    }
+  // Where the fields of a sample are written.
+  std::function<std::byte*(size_t)> addresses_of(const Batch& batch, size_t place) const {
+    return [this, &batch, place](size_t field) {
+      return batch.pixels.get() + columns[field].offset + place * columns[field].size;
+    };
   }
 
   // Called when filling a sample has thrown. No exception may leave a thread, as this would end the

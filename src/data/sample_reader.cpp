@@ -29,7 +29,8 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
       fast_(Decoder::kDefaultMaxPixels, fast_kernels(), index),
       scratch_(size_t(augment.size) * size_t(augment.size) * 3),
       interleaved_(options.output == BatchOutput::kPlanar ? scratch_.size() * bytes_of(options.type)
-                                                          : 0) {}
+                                                          : 0),
+      volumes_(dataset.tensors(), augment) {}
 
 void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
   EffectList applied;
@@ -49,13 +50,17 @@ void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
     split_planes<uint16_t>(interleaved_, out);
 }
 
-std::span<const std::byte> SampleReader::read_tensors(BatchSample& sample) {
+void SampleReader::read_tensors(uint32_t epoch, BatchSample& sample,
+                                const std::function<std::byte*(size_t)>& address) {
   name_ = &sample_.name;
-  const Span span("read");
-  read_sample(dataset_, sample.index, sample_);
+  {
+    const Span span("read");
+    read_sample(dataset_, sample.index, sample_);
+  }
   sample.label = sample_.label;
   sample.effects.count = 0;
-  return sample_.bytes;
+  const Span span("effects");
+  volumes_.write(sample_.bytes, {options_.seed, epoch, sample.index}, options_.train, address);
 }
 
 void SampleReader::locate(uint32_t epoch, BatchSample& sample) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
+#include "data/volume_fields.h"
 #include "image/fast_decoder.h"
 #include "image/segmented_jpeg.h"
 #include "saturate/data/augment.h"
@@ -27,9 +29,10 @@ class SampleReader {
   // epoch, index) only.
   void read(uint32_t epoch, BatchSample& sample, std::byte* out);
 
-  // The values of a sample of tensors, valid until the next call; sets all of `sample` but the
-  // name.
-  std::span<const std::byte> read_tensors(BatchSample& sample);
+  // Reads sample `sample.index` of a source of tensors, and writes field i of batch_fields() to
+  // address(i); sets all of `sample` but the name.
+  void read_tensors(uint32_t epoch, BatchSample& sample,
+                    const std::function<std::byte*(size_t)>& address);
 
   // The mask of the last sample read, transformed by the same geometry, including effects left
   // unfinished: [size, size]. REQUIRES: options.masks.
@@ -75,6 +78,7 @@ class SampleReader {
   EffectScratch effects_;
   std::vector<uint8_t> scratch_;        // [size, size, 3], except for kUint8
   std::vector<std::byte> interleaved_;  // interleaved output, if the batch is planar
+  VolumeFields volumes_;
 };
 
 }  // namespace saturate

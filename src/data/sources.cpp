@@ -61,6 +61,10 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
     {"synth-table",
      "synth-table:KEY=VALUE,..., drawn rows of numbers: count, inputs, outputs, noise, seed, split",
      open_synth_table},
+    {"synth-volume",
+     "synth-volume:KEY=VALUE,..., balls and boxes in noise, with labels of voxels: count, size, "
+     "noise, seed, split",
+     open_synth_volume},
 };
 
 // The table, and sources added by programs.

@@ -26,6 +26,7 @@ std::unique_ptr<Dataset> open_cifar(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_synth(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_synth_text(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_synth_table(Env& env, const std::string& rest);
+std::unique_ptr<Dataset> open_synth_volume(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_npy(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_npz(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_safetensors(Env& env, const std::string& rest);

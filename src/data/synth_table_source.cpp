@@ -2,13 +2,12 @@
 // of them: Friedman's (Multivariate Adaptive Regression Splines, 1991), 10 sin(pi u0 u1) +
 // 20 (u2 - 0.5)^2 + 10 u3 + 5 u4 of uniform u. Sample i depends only on (seed, split, i) and the
 // number of inputs.
-#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <numbers>
 
-#include "data/path_list.h"
 #include "data/sources.h"
+#include "data/synth_numbers.h"
 #include "saturate/data/random.h"
 
 namespace saturate {
@@ -73,31 +72,19 @@ class SynthTableSource : public IndexedSource {
   const std::vector<std::string> none_;
 };
 
-template <class T>
-void take_table_number(std::string& rest, const char* key, T low, T high, T& out) {
-  const std::string text = take_option(rest, key);
-  if (text.empty()) return;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  if (error == std::errc() && end == text.data() + text.size() && out >= low && out <= high) return;
-  const std::string range = "a number from " + std::to_string(low) + " to " + std::to_string(high);
-  fail(ErrorKind::kUsage, std::string("synth-table ") + key + "=" + text + " is not " + range,
-       "data.source", std::string("Set ") + key + " to " + range);
-}
-
 }  // namespace
 
 std::unique_ptr<Dataset> open_synth_table(Env&, const std::string& rest) {
   SynthTable table;
   std::string left = "," + rest;  // options follow a comma
-  take_table_number<int64_t>(left, "count", 1, 100'000'000, table.count);
-  take_table_number<int64_t>(left, "inputs", kLeastInputs, 1 << 20, table.inputs);
-  take_table_number<int64_t>(left, "outputs", 1, 1 << 20, table.outputs);
-  take_table_number<double>(left, "noise", 0, 1000, table.noise);
-  take_table_number<uint64_t>(left, "seed", 0, UINT64_MAX, table.seed);
+  const SynthNumbers numbers{"synth-table", left};
+  numbers.take<int64_t>("count", 1, 100'000'000, table.count);
+  numbers.take<int64_t>("inputs", kLeastInputs, 1 << 20, table.inputs);
+  numbers.take<int64_t>("outputs", 1, 1 << 20, table.outputs);
+  numbers.take<double>("noise", 0, 1000, table.noise);
+  numbers.take<uint64_t>("seed", 0, UINT64_MAX, table.seed);
   table.split = take_split(left, "synth-table") == "test";
-  if (left.find_first_not_of(',') != std::string::npos)
-    fail(ErrorKind::kUsage, "synth-table has no option \"" + left.substr(1) + "\"", "data.source",
-         "Its options are count, inputs, outputs, noise, seed and split, as KEY=VALUE");
+  numbers.require_none("count, inputs, outputs, noise, seed and split");
   return std::make_unique<SynthTableSource>(table);
 }
 

@@ -61,6 +61,20 @@ at::Tensor in_type(const at::Tensor& column, ElementType type) {
   return column.to(counts(type) ? at::kLong : at::kFloat);
 }
 
+// [N, D, H, W] or [N, D, H, W, C] as [N, C, D, H, W]; levels as numbers from 0 to 1.
+at::Tensor as_channels(const at::Tensor& column, const TensorField& field) {
+  const at::Tensor volumes =
+      column.dim() == 4 ? column.unsqueeze(1) : column.movedim(-1, 1).contiguous();
+  return field.type == ElementType::kUint8 ? volumes.to(at::kFloat).div_(255) : volumes;
+}
+
+// [N, D, H, W] or [N, D, H, W, 1] as [N, D, H, W], with kIgnoredLabel outside the volume.
+at::Tensor voxel_labels(const at::Tensor& column, const TensorField& field) {
+  const at::Tensor labels = in_type(column.dim() == 5 ? column.squeeze(-1) : column, field.type);
+  const bool is_signed = at::isSignedType(column.scalar_type());
+  return is_signed ? labels : labels.masked_fill(labels.eq(int64_t{kIgnoredClass}), kIgnoredLabel);
+}
+
 // [N, values] float32.
 at::Tensor in_rows(const at::Tensor& column) {
   const at::Tensor rows = column.dim() > 1 ? column.flatten(1) : column.unsqueeze(1);
@@ -85,6 +99,13 @@ TensorField input_of(std::span<const TensorField> fields) {
   if (inputs.empty())
     fail(ErrorKind::kUsage, "a sample has no tensor beside its target", "data.source",
          "Give a source with more arrays, or another ,target=NAME");
+  if (inputs.size() == 1 && inputs[0].is_volume) {
+    std::vector<int64_t>& shape = inputs[0].shape;
+    if (shape.size() == 3) shape.push_back(1);
+    std::rotate(shape.begin(), shape.end() - 1, shape.end());
+    inputs[0].type = ElementType::kFloat32;
+    return inputs[0];
+  }
   if (inputs.size() == 1) {
     inputs[0].type = counts(inputs[0].type) ? ElementType::kInt64 : ElementType::kFloat32;
     return inputs[0];
@@ -111,12 +132,20 @@ void take_columns(const Batch& batch, const at::Device& device, bool async, Devi
           batch.pixels.get(), {int64_t(bytes)},
           [owner = batch.pixels](void*) mutable { owner.reset(); }, at::TensorOptions(at::kByte))
           .to(device, /*non_blocking=*/async);
+  std::vector<TensorField> fields;
+  for (const BatchColumn& column : columns) fields.push_back(column.field);
+  const bool has_voxels = labelled_volume(fields) != nullptr;
   std::vector<const BatchColumn*> inputs;
   for (const BatchColumn& column : columns) {
     if (!column.field.is_target)
       inputs.push_back(&column);
     else if (!is_class(column.field))
-      out.labels = in_type(column_of(column, batch, memory), column.field.type);
+      out.labels = has_voxels ? voxel_labels(column_of(column, batch, memory), column.field)
+                              : in_type(column_of(column, batch, memory), column.field.type);
+  }
+  if (inputs.size() == 1 && inputs[0]->field.is_volume) {
+    out.images = as_channels(column_of(*inputs[0], batch, memory), inputs[0]->field);
+    return;
   }
   if (inputs.size() == 1) {
     out.images = in_type(column_of(*inputs[0], batch, memory), inputs[0]->field.type);

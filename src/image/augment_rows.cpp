@@ -17,35 +17,53 @@ OptionRow crop_row() {
   return one_word(
       "augment.crop",
       {Word("none").sets(crop, CropKind::kNone), Word("center").sets(crop, CropKind::kCenter),
-       Word("random_resized").sets(crop, CropKind::kRandomResized), pad("pad", PadMode::kZero),
+       Word("random_resized").sets(crop, CropKind::kRandomResized),
+       Word("random").sets(crop, CropKind::kRandom), pad("pad", PadMode::kZero),
        pad("pad_reflect", PadMode::kReflect)},
       "Training crop: none resizes the whole image; center as in evaluation; random_resized is "
-      "RandomResizedCrop; pad shifts the image by up to 4 pixels (pad:2: by up to 2) and fills the "
+      "RandomResizedCrop; random, for volumes only, is a box of augment.size voxels a side; pad "
+      "shifts the image by up to 4 pixels (pad:2: by up to 2) and fills the "
       "border with zeros, pad_reflect with the image mirrored.");
 }
 
-OptionRow flip_row() {
-  OptionRow row = number(
-      SATURATE_OPTION(augment.flip), {0, 1}, "probability",
-      "Horizontal flip in training. alternate draws an image's flip once, with this probability "
-      "(alternate: 0.5), and inverts it every epoch: any two consecutive epochs show both sides, "
-      "which learns faster than random flips (arXiv 2404.00498).");
-  const Word alternate = Word("alternate")
-                             .sets(SATURATE_MEMBER(augment.flip_alternate), true)
-                             .takes("probability", SATURATE_MEMBER(augment.flip), {0, 1, true});
-  row.type = "number|" + alternate.form();
+// A number, or a word that stores one and sets a flag.
+OptionRow number_or_word(OptionRow row, const Word& word) {
+  row.type = "number|" + word.form();
   row.set = [=, key = row.key, set = row.set](Recipe& recipe, const OptionValue& value,
                                               const std::string& where) {
-    recipe.augment.flip_alternate = false;
+    for (const auto& clear : word.clear) clear(recipe);
     const std::string* text = std::get_if<std::string>(&value);
-    if (text && text->starts_with(alternate.name))
-      return find_word({alternate}, *text, key, where).set(recipe, *text, key, where);
+    if (text && text->starts_with(word.name))
+      return find_word({word}, *text, key, where).set(recipe, *text, key, where);
     set(recipe, value, where);
   };
   row.get = [=, get = row.get](const Recipe& recipe) {
-    return alternate.describes(recipe) ? OptionValue(alternate.text(recipe)) : get(recipe);
+    return word.describes(recipe) ? OptionValue(word.text(recipe)) : get(recipe);
   };
   return row;
+}
+
+OptionRow flip_row() {
+  return number_or_word(
+      number(
+          SATURATE_OPTION(augment.flip), {0, 1}, "probability",
+          "Horizontal flip in training; volumes are flipped along each axis. alternate draws an "
+          "image's flip once, with this probability (alternate: 0.5), and inverts it every epoch: "
+          "any two consecutive epochs show both sides, which learns faster than random flips "
+          "(arXiv 2404.00498)."),
+      Word("alternate")
+          .sets(SATURATE_MEMBER(augment.flip_alternate), true)
+          .takes("probability", SATURATE_MEMBER(augment.flip), {0, 1, true}));
+}
+
+OptionRow contrast_row() {
+  return number_or_word(
+      number(SATURATE_OPTION(augment.contrast), {0, 10}, "",
+             "The same for contrast. gamma:0.5, for volumes only, raises values to a power between "
+             "1 / 1.5 and 1.5 instead, where the smallest is 0 and the largest 1."),
+      Word("gamma")
+          .sets(SATURATE_MEMBER(augment.contrast_gamma), true)
+          .takes("exponent", SATURATE_MEMBER(augment.contrast), {0, 10, true}));
 }
 
 std::vector<OptionRow> crop_rows() {
@@ -120,7 +138,7 @@ std::vector<OptionRow> colour_rows() {
       number(SATURATE_OPTION(augment.brightness), {0, 10}, "",
              "Brightness factor between 1 - brightness (at least 0) and 1 + brightness. Effects "
              "are applied in this table's order, each rounding to whole levels."),
-      number(SATURATE_OPTION(augment.contrast), {0, 10}, "", "The same for contrast."),
+      contrast_row(),
       number(SATURATE_OPTION(augment.saturation), {0, 10}, "", "The same for saturation."),
       number(SATURATE_OPTION(augment.hue), {0, 0.5}, "turns",
              "Rotates the hue by up to this, either way."),

@@ -46,9 +46,13 @@ class Chain : public torch::nn::Module {
   // As torchvision does. BatchNorm starts at weight 1 and bias 0 already.
   void initialise_convolutions() {
     // Excluding itself: it has no shared_ptr yet.
-    for (const auto& module : modules(/*include_self=*/false))
-      if (auto* convolution = module->as<torch::nn::Conv2d>())
-        torch::nn::init::kaiming_normal_(convolution->weight, 0, torch::kFanOut, torch::kReLU);
+    for (const auto& module : modules(/*include_self=*/false)) {
+      const auto draw = [](const at::Tensor& weight) {
+        torch::nn::init::kaiming_normal_(weight, 0, torch::kFanOut, torch::kReLU);
+      };
+      if (auto* image = module->as<torch::nn::Conv2d>()) draw(image->weight);
+      if (auto* signal = module->as<torch::nn::Conv1d>()) draw(signal->weight);
+    }
   }
 
  private:

@@ -155,10 +155,14 @@ class Rehearsal {
 
   at::Tensor labels(int64_t count) const {
     std::vector<int64_t> shape = {count};
-    if (recipe_.train.task == TaskKind::kSegment)
-      shape.insert(shape.end(), 2, recipe_.augment.size);
+    const bool segments = recipe_.train.task == TaskKind::kSegment;
     const TensorField* const target = target_of(fields_);
-    if (target) shape.insert(shape.end(), target->shape.begin(), target->shape.end());
+    if (target) {
+      const auto end = target->shape.begin() + (segments ? 3 : ptrdiff_t(target->shape.size()));
+      shape.insert(shape.end(), target->shape.begin(), end);
+    } else if (segments) {
+      shape.insert(shape.end(), 2, recipe_.augment.size);
+    }
     const bool whole = !target || is_whole(target->type);
     return at::randint(whole ? recipe_.model.classes : 2, shape,
                        at::device(device_).dtype(whole ? at::kLong : at::kFloat));

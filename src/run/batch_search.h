@@ -34,7 +34,7 @@ bool fits_in_memory(const at::Device& device, const std::function<void()>& attem
 // and for a graph. On the CPU it leaves room for copies made by checkpoints and, without a budget,
 // for the loaders' batches; on any device these take at most half of the host's memory. torch's
 // random state is unchanged. REQUIRES: a recipe resolved except for train.batch. Fails with kRun if
-// not one image fits. `fields`: Dataset::tensors().
+// not one image fits. `fields`: batch_fields().
 int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& device, int64_t most,
                          const std::vector<TensorField>& fields = {});
 

@@ -43,7 +43,7 @@ struct Evaluator::State {
 
   const Dataset& checked(const Recipe& recipe, const std::string& source,
                          const std::vector<TensorField>& fields) {
-    require_same_tensors(fields, *data, source);
+    require_same_tensors(fields, *data, recipe.augment, source);
     require_masks(recipe.train.task, *data, source);
     return *data;
   }

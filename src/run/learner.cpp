@@ -42,7 +42,7 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
   // A resumed run has its weights in its checkpoint.
   const bool from_file = !recipe.model.weights.empty() && !run.options.resume;
   parts_ = make_training_parts(
-      model_input(run.env, recipe, input.data().tensors()), recipe, run.device,
+      model_input(run.env, recipe, batch_fields(input.data(), recipe.augment)), recipe, run.device,
       [&](Model& drawn) {
         if (from_file)
           loaded_ = load_weights(run.env, recipe.model.weights, drawn, recipe.model.weights_match,

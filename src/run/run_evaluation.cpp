@@ -20,7 +20,7 @@ std::unique_ptr<Evaluator> open_evaluator(RunContext& run, const RunInput& input
   return std::make_unique<Evaluator>(
       run.env, recipe, recipe.data.eval_source, input.data().classes(), run.device,
       /*names=*/recipe.watch.samples > 0, Shard{shard.rank, shard.world, Uneven::kJoin},
-      run.options.eval_dataset, input.data().tensors());
+      run.options.eval_dataset, batch_fields(input.data(), recipe.augment));
 }
 
 // NAME of "eval_NAME" and "train_NAME".

@@ -96,7 +96,7 @@ void find_batch(Env& env, Recipe& recipe, const Dataset& data, const at::Device&
                                                  : std::min<int64_t>(int64_t(data.size()), 1 << 20);
   const SwitchesScope switches;
   switches.set({.threads = train.threads});
-  int fit = int(find_micro_batch(env, recipe, device, most, data.tensors()));
+  int fit = int(find_micro_batch(env, recipe, device, most, batch_fields(data, recipe.augment)));
   set_batch(train, fit);
   while (fit > 2 && fewest_together(recipe, data.size(), {}) == 1) set_batch(train, --fit);
   train.effective_batch = 0;  // it is train.batch now
@@ -164,6 +164,7 @@ void require_masks(TaskKind task, const Dataset& data, const std::string& source
     fail(ErrorKind::kUsage, "the source has images and a class for each, no other target", source,
          "Set train.task=classify, or give a source of tensors");
   const bool segments = task == TaskKind::kSegment;
+  if (!data.tensors().empty()) return;  // resolve_tensors() has checked the target
   if (segments == data.has_masks()) return;
   if (segments)
     fail(ErrorKind::kUsage, "the source has no masks, and train.task is segment", source,

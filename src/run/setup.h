@@ -38,7 +38,7 @@ void resolve_machine(Recipe& recipe, const at::Device& device);
 // resolve_batch(), the segments to make_training_parts(). Fails with kUsage or kData.
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device);
 
-// What the model of a resolved recipe takes: tensors of `fields`, as Dataset::tensors(), or images
+// What the model of a resolved recipe takes: tensors of `fields`, as batch_fields(), or images
 // if there are none.
 ModelInput model_input(Env& env, const Recipe& recipe, const std::vector<TensorField>& fields);
 // The same for the model of a checkpoint.
@@ -88,6 +88,6 @@ std::string tensors_text(const std::vector<TensorField>& fields);
 // Fails with kUsage if the samples of an evaluation source differ in form from `fields`, those of
 // the training source.
 void require_same_tensors(const std::vector<TensorField>& fields, const Dataset& data,
-                          const std::string& source);
+                          const AugmentOptions& augment, const std::string& source);
 
 }  // namespace saturate

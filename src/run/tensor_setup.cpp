@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "data/elements.h"
 #include "recipe/option_row.h"
 #include "run/setup.h"
@@ -21,17 +24,25 @@ void refuse(bool is_set, const char* key, const std::string& problem, const std:
   if (is_set) fail_option(key, problem, remedy, "data.source");
 }
 
-// Nothing is augmented, so a setting that says so would be ignored.
-void refuse_augmentation(const Recipe& recipe) {
+// Settings that would be ignored: all without a volume, and those that volumes do not have.
+void refuse_augmentation(const Recipe& recipe, bool has_volume) {
+  constexpr std::string_view kOfVolumes[] = {
+      "augment.crop",     "augment.size",          "augment.flip", "augment.rotate",
+      "augment.shear",    "augment.translate",     "augment.zoom", "augment.brightness",
+      "augment.contrast", "augment.gaussian_noise"};
   const Recipe none;
-  for (const OptionRow& row : option_table())
+  for (const OptionRow& row : option_table()) {
+    if (has_volume && std::ranges::count(kOfVolumes, row.key) > 0) continue;
     refuse(row.key.starts_with("augment.") && row.get(recipe) != row.get(none), row.key.c_str(),
-           "is for images, and the source has tensors", "Remove it");
+           has_volume ? "does not apply to volumes" : "is for images, and the source has tensors",
+           "Remove it");
+  }
+  if (has_volume) check_volume_options(recipe.augment);
 }
 
-void refuse_image_settings(const Recipe& recipe) {
+void refuse_image_settings(const Recipe& recipe, bool has_volume) {
   const std::string images = "is for images, and the source has tensors";
-  refuse_augmentation(recipe);
+  refuse_augmentation(recipe, has_volume);
   refuse(recipe.data.cache.mode == CacheMode::kDevice, "data.cache", "= device " + images,
          "Set data.cache=ram");
   refuse(recipe.pipeline.augment, "pipeline.augment", images, "Remove it");
@@ -47,7 +58,8 @@ bool is_text(const std::vector<TensorField>& fields, const TensorField& target) 
 }
 
 TaskKind task_for(const std::vector<TensorField>& fields, const TensorField& target,
-                  const std::string& source) {
+                  bool has_voxels, const std::string& source) {
+  if (has_voxels) return TaskKind::kSegment;
   if (is_class(target)) return TaskKind::kClassify;
   if (is_text(fields, target)) return TaskKind::kLanguage;
   if (!is_whole(target.type)) return TaskKind::kRegress;
@@ -82,27 +94,48 @@ void set_outputs(Recipe& recipe, const TensorField& target) {
        recipe.data.source, "Remove model.classes");
 }
 
+// Large arrays are not read to find their largest number.
+void set_voxel_classes(Recipe& recipe, const TensorField& target) {
+  int& classes = recipe.model.classes;
+  if (classes == 0) classes = int(target.values);
+  if (classes == 0)
+    fail(ErrorKind::kUsage, "the number of classes is not known (" + described(target) + ")",
+         recipe.data.source, "Set model.classes");
+  if (classes >= int(target.values)) return;
+  fail(ErrorKind::kUsage,
+       fmt::format("model.classes is {}, but the voxels have {} classes", classes, target.values),
+       recipe.data.source, "Remove model.classes to use the number in the data");
+}
+
 }  // namespace
 
 void resolve_tensors(Recipe& recipe, const Dataset& data) {
-  refuse_image_settings(recipe);
+  refuse_image_settings(recipe, std::ranges::any_of(data.tensors(), &TensorField::is_volume));
   const TensorField* const target = target_of(data.tensors());
   const std::string& source = recipe.data.source;
   if (!target)
     fail(ErrorKind::kUsage, "the source has no target to predict", source,
          "Name it with ,target=NAME");
   TaskKind& task = recipe.train.task;
-  if (task == TaskKind::kAuto) task = task_for(data.tensors(), *target, source);
+  const bool has_voxels = labelled_volume(data.tensors()) != nullptr;
+  if (task == TaskKind::kAuto) task = task_for(data.tensors(), *target, has_voxels, source);
+  if (task == TaskKind::kSegment && !has_voxels)
+    fail(ErrorKind::kUsage,
+         "the target is not a class for each voxel of a volume (" + described(*target) +
+             "), and train.task is segment",
+         source, "Name the volume with ,volume=NAME");
   if (task == TaskKind::kClassify && !is_class(*target))
     fail(ErrorKind::kUsage,
          "the target is not a class (" + described(*target) + "), and train.task is classify",
          source, "Set train.task=auto, or give a target that is a class");
-  refuse(recipe.train.label_smoothing > 0 && task != TaskKind::kClassify, "train.label_smoothing",
-         "is for one class per sample", "Set it to 0");
+  const bool has_classes = task == TaskKind::kClassify || task == TaskKind::kSegment;
+  refuse(recipe.train.label_smoothing > 0 && !has_classes, "train.label_smoothing",
+         "is for classes", "Set it to 0");
   refuse(recipe.train.loss != RegressionLoss::kMse && task != TaskKind::kRegress, "train.loss",
          "is for train.task=regress", "Remove it");
   if (task == TaskKind::kRegress || task == TaskKind::kMultilabel) set_outputs(recipe, *target);
   if (task == TaskKind::kLanguage) set_vocabulary(recipe, data, *target);
+  if (task == TaskKind::kSegment) set_voxel_classes(recipe, *target);
 }
 
 std::string tensors_text(const std::vector<TensorField>& fields) {
@@ -113,8 +146,8 @@ std::string tensors_text(const std::vector<TensorField>& fields) {
 }
 
 void require_same_tensors(const std::vector<TensorField>& fields, const Dataset& data,
-                          const std::string& source) {
-  const std::vector<TensorField>& found = data.tensors();
+                          const AugmentOptions& augment, const std::string& source) {
+  const std::vector<TensorField> found = batch_fields(data, augment);
   if (fields.empty() && !found.empty())
     fail(ErrorKind::kUsage, "the samples are tensors, and the training data are images", source,
          "Give a source of images");
@@ -122,7 +155,7 @@ void require_same_tensors(const std::vector<TensorField>& fields, const Dataset&
     fail(ErrorKind::kUsage, "the samples are images, and the training data are tensors", source,
          "Give a source of tensors");
   const auto is_alike = [](const TensorField& a, const TensorField& b) {
-    return a.shape == b.shape && a.is_target == b.is_target &&
+    return a.shape == b.shape && a.is_target == b.is_target && a.is_volume == b.is_volume &&
            is_whole(a.type) == is_whole(b.type) && (a.shape.empty() || a.values == b.values);
   };
   if (std::ranges::equal(fields, found, is_alike)) return;

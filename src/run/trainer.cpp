@@ -255,7 +255,7 @@ Checkpoint Trainer::State::snapshot() {
   checkpoint.recipe_toml = to_toml(run.recipe);
   checkpoint.classes = input.class_names();
   checkpoint.image_size = run.recipe.augment.size;
-  checkpoint.fields = input.data().tensors();
+  checkpoint.fields = batch_fields(input.data(), run.recipe.augment);
   checkpoint.images = int64_t(input.data().size());
   checkpoint.eval_images = evaluation.images();
   StateVisitor visitor(StateVisitor::Purpose::kSave, checkpoint);

@@ -95,7 +95,8 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
   const Recipe& recipe = run.recipe;
   const int replicas = 1 + int(other_devices(recipe, run.device).size());
   require_no_single_image(learner.model(), recipe, input.data().size(), {run.shard(), replicas},
-                          model_input(run.env, recipe, input.data().tensors()), run.device);
+                          model_input(run.env, recipe, batch_fields(input.data(), recipe.augment)),
+                          run.device);
   std::vector<std::string> notes;
   if (run.options.resume)
     notes = resume();
@@ -189,7 +190,8 @@ void Trainer::State::introduce(const Recipe& asked) {
   const size_t classes = input.data().classes().size();
   log.note(fmt::format("data        {}: {} {}{}", recipe.data.source, input.data().size(), unit,
                        classes > 0 ? fmt::format(" of {} classes", classes) : ""));
-  if (!has_images) log.note("tensors     " + tensors_text(input.data().tensors()));
+  if (!has_images)
+    log.note("tensors     " + tensors_text(batch_fields(input.data(), recipe.augment)));
   if (evaluation.exists())
     log.note(
         fmt::format("evaluation  {}: {} {}", recipe.data.eval_source, evaluation.images(), unit));

@@ -46,7 +46,7 @@ at::Tensor count_here(const at::Tensor& labels, const at::Tensor& found, const a
 
 at::Tensor count_classes_spread(const at::Tensor& labels, const at::Tensor& found,
                                 const at::Tensor& counted, int64_t classes) {
-  const int64_t height = labels.size(1), width = labels.size(2),
+  const int64_t height = labels.size(-2), width = labels.size(-1),
                 counters = counters_per_class(classes);
   const at::Tensor turn =
       at::arange(height * width, labels.options()).bitwise_and_(counters - 1).view({height, width});

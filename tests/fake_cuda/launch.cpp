@@ -1,9 +1,11 @@
-// Kernels: torch's do nothing. Our own runs its CPU twin, with one thread for each block.
+// Kernels: torch's do nothing. Our own run their CPU twins, with one thread for each block.
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <unordered_map>
 
 #include "image/finish_passes.h"
+#include "image/volume_passes.h"
 #include "tests/fake_cuda/streams.h"
 
 namespace saturate::fake_cuda {
@@ -15,31 +17,50 @@ std::unordered_map<const void*, const char*>& kernels() {
   return made;
 }
 
-bool is_own(const void* function) {
+bool is_named(const void* function, const char* name) {
   const std::lock_guard lock(guard());
   const auto found = kernels().find(function);
-  return found != kernels().end() && std::strstr(found->second, "finish_images") != nullptr;
+  return found != kernels().end() && std::strstr(found->second, name) != nullptr;
+}
+
+void note_touched(cudaStream_t stream, std::initializer_list<const void*> read,
+                  std::initializer_list<const void*> written) {
+  notify([&](Observer& observer) {
+    const void* const key = key_of(stream);
+    for (const void* memory : read)
+      if (memory) observer.touches(key, memory, /*writes=*/false);
+    for (const void* memory : written)
+      if (memory) observer.touches(key, memory, /*writes=*/true);
+  });
+}
+
+void count_twin() {
+  const std::lock_guard lock(guard());
+  add(Count::kTwins);
+}
+
+cudaError_t launch_volumes(void** arguments, cudaStream_t stream) {
+  const VolumeArguments batch = *static_cast<const VolumeArguments*>(arguments[0]);
+  const int parts = *static_cast<const int*>(arguments[1]);
+  note_touched(stream, {batch.in, batch.effects}, {batch.out});
+  return enqueue(stream, Count::kLaunches, [batch, parts] {
+    count_twin();
+    for (int64_t i = 0; i < batch.count * parts; ++i)
+      transform_volume(LoneTeam(), batch, i / parts, int(i % parts), parts);
+  });
 }
 
 cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) {
-  if (!is_own(function)) return enqueue(stream, Count::kLaunches);
+  if (is_named(function, "transform_volumes")) return launch_volumes(arguments, stream);
+  if (!is_named(function, "finish_images")) return enqueue(stream, Count::kLaunches);
   const FinishArguments batch = *static_cast<const FinishArguments*>(arguments[0]);
   const int parts = *static_cast<const int*>(arguments[1]);
-  notify([&](Observer& observer) {
-    const void* const key = key_of(stream);
-    for (const void* read :
-         std::initializer_list<const void*>{batch.effects, batch.held, batch.places, batch.photos,
-                                            batch.filters, batch.filter_values})
-      if (read) observer.touches(key, read, /*writes=*/false);
-    for (const void* written :
-         std::initializer_list<const void*>{batch.images, batch.spare, batch.out, batch.rows})
-      if (written) observer.touches(key, written, /*writes=*/true);
-  });
+  note_touched(
+      stream,
+      {batch.effects, batch.held, batch.places, batch.photos, batch.filters, batch.filter_values},
+      {batch.images, batch.spare, batch.out, batch.rows});
   return enqueue(stream, Count::kLaunches, [batch, parts] {
-    {
-      const std::lock_guard lock(guard());
-      add(Count::kTwins);
-    }
+    count_twin();
     LoneTeam team;
     const auto state = std::make_unique<FinishState>();
     for (int64_t i = 0; i < batch.count * parts; ++i)

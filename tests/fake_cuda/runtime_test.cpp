@@ -6,6 +6,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -127,6 +128,30 @@ TEST_F(FakeRuntime, RunsTheCpuTwinOfOurKernel) {
   };
   const at::Tensor expected = finish(at::kCPU);
   const Counts found = counted([&] { EXPECT_TRUE(finish(at::kCUDA).equal(expected)); });
+  EXPECT_EQ(of(found, Count::kTwins), 1);
+}
+
+TEST_F(FakeRuntime, RunsTheCpuTwinOfTheVolumesKernel) {
+  constexpr int64_t kVolumes = 3;
+  const VolumeForm form{{9, 10, 40}, {8, 8, 32}, 2};
+  std::vector<VolumeEffects> effects(kVolumes);
+  effects[1].matrix[1] = effects[1].matrix[6] = 0.3f;
+  effects[2].noise = 0.1f;
+  const at::Tensor volumes = at::rand({kVolumes, 9, 10, 40, 2});
+  const at::Tensor bytes =
+      at::from_blob(effects.data(), {int64_t(effects.size() * sizeof(VolumeEffects))},
+                    at::TensorOptions(at::kByte));
+  const auto transform = [&](const at::Device& device) {
+    const at::Tensor in = volumes.to(device), records = bytes.to(device);
+    const at::Tensor out = at::empty({kVolumes, 8, 8, 32, 2}, in.options());
+    const VolumeArguments batch{form, in.const_data_ptr(),
+                                static_cast<const VolumeEffects*>(records.const_data_ptr()),
+                                out.mutable_data_ptr(), kVolumes};
+    device.is_cuda() ? transform_volumes_cuda(batch, nullptr) : transform_volumes_cpu(batch);
+    return out.cpu();
+  };
+  const at::Tensor expected = transform(at::kCPU);
+  const Counts found = counted([&] { EXPECT_TRUE(transform(at::kCUDA).equal(expected)); });
   EXPECT_EQ(of(found, Count::kTwins), 1);
 }
 

@@ -15,7 +15,7 @@ enum class CacheForm { kEncoded, kDecoded };
 enum class StageMode { kNone, kTmpfs };
 enum class IndexMode { kAuto, kOff, kFile };
 enum class OnError { kFail, kSkip };
-enum class CropKind { kNone, kCenter, kRandomResized, kPad };
+enum class CropKind { kNone, kCenter, kRandomResized, kPad, kRandom };
 enum class PadMode { kZero, kReflect };
 enum class AugmentDevice { kAuto, kCpu, kCuda };
 enum class PixelType { kUint8, kBfloat16, kFloat16, kFloat32 };
@@ -98,11 +98,13 @@ struct AugmentOptions {
   double translate = 0;          // share of `size`, maximum, either way
   double zoom = 0;               // share, maximum, either way
   Policy policy = Policy::kNone;
-  int policy_ops = 2, policy_magnitude = 9;               // kRand
-  double brightness = 0, contrast = 0, saturation = 0;    // factors are within 1 - x and 1 + x
-  double hue = 0;                                         // turns, maximum, either way
-  double grey = 0;                                        // probability
-  double blur = 0;                                        // probability
+  int policy_ops = 2, policy_magnitude = 9;             // kRand
+  double brightness = 0, contrast = 0, saturation = 0;  // factors are within 1 - x and 1 + x
+  bool contrast_gamma =
+      false;        // volumes: contrast is an exponent, log-uniform in 1 / (1 + x), 1 + x
+  double hue = 0;   // turns, maximum, either way
+  double grey = 0;  // probability
+  double blur = 0;  // probability
   double blur_sigma_min = 0.1, blur_sigma_max = 2;        // pixels
   double gaussian_noise = 0;                              // standard deviation, share of range
   double erase = 0;                                       // probability

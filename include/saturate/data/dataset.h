@@ -54,7 +54,10 @@ struct TensorField {
   bool is_target = false;      // predicted from the other fields; at most one is
   int64_t values = 0;          // whole numbers in [0, values), such as classes; 0: any
   std::string symbols = {};    // of a text: the character of each value; empty: not known
-  size_t bytes() const;        // of one sample
+  // [depth, height, width] or [depth, height, width, channels], to be augmented as a volume. A
+  // target of the same depth, height and width, its labels, then has the same geometry.
+  bool is_volume = false;
+  size_t bytes() const;  // of one sample
   bool operator==(const TensorField&) const = default;
 };
 size_t bytes_of(std::span<const TensorField> fields);

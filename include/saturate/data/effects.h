@@ -172,6 +172,98 @@ void finish_batch_cpu(const FinishArguments& batch);
 // the launch fails. Defined in saturate_kernels, which a build without nvcc lacks.
 void finish_batch_cuda(const FinishArguments& batch, void* stream);
 
+// ---- Volumes: [depth, height, width, channels] -------------------------------------------------
+//
+// A volume is cropped, flipped and warped by one resampling, without rounding between them; then
+// its values change, voxel by voxel. As for images, the record below is all that is needed to do
+// so, and CPU threads and a CUDA kernel compute the same formulas (src/image/volume_passes.h).
+
+// The type of a voxel's channels. Labels are copied from the nearest voxel.
+enum class VoxelType : int32_t { kFloat32, kUint8, kLabel8, kLabel16, kLabel32, kLabel64 };
+SATURATE_HOST_DEVICE constexpr size_t bytes_of(VoxelType type) {
+  return type == VoxelType::kLabel64                                  ? 8
+         : type == VoxelType::kFloat32 || type == VoxelType::kLabel32 ? 4
+         : type == VoxelType::kLabel16                                ? 2
+                                                                      : 1;
+}
+
+// A volume before and after its transform.
+struct VolumeForm {
+  int32_t in[3], out[3];  // depth, height, width; each dimension of `in` below 2^15
+  int32_t channels = 1;
+  VoxelType type = VoxelType::kFloat32;
+  PadMode pad_mode = PadMode::kZero;  // outside the volume
+  uint64_t outside = 0;               // kZero: the bits of a label outside the volume
+  SATURATE_HOST_DEVICE int64_t values_in() const {
+    return int64_t{in[0]} * in[1] * in[2] * channels;
+  }
+  SATURATE_HOST_DEVICE int64_t values_out() const {
+    return int64_t{out[0]} * out[1] * out[2] * channels;
+  }
+};
+
+// One volume's transform.
+struct VolumeEffects {
+  // Row-major 3 x 4: from an output voxel (depth, height, width, 1) to a place in the input, in
+  // voxels from the first one's centre. Trilinear.
+  float matrix[12] = {1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0};
+  // value -> low + range * ((value - low) / range) ^ gamma, and 0 for the negative of the bracket.
+  float gamma = 1, low = 0, range = 1;
+  float scale = 1, shift = 0;  // then value * scale + shift
+  float noise = 0;             // then normal noise of this standard deviation is added
+  uint32_t seed = 0;           // of the noise
+};
+
+// The smallest and largest value of a volume, and their mean: contrast and gamma refer to them.
+struct VolumeRange {
+  float low = 0, high = 1, mean = 0;
+};
+// REQUIRES: n > 0, and a type that is not a label.
+VolumeRange volume_range(VoxelType type, const void* values, size_t n);
+// Whether draw_volume() needs it.
+bool needs_volume_range(const AugmentOptions& options);
+
+// Fails with kUsage, naming the key, if an option is set that volumes do not have.
+void check_volume_options(const AugmentOptions& options);
+
+// The size after the crop: options.size along each axis that is longer than it. [3] each.
+void set_volume_size(const AugmentOptions& options, const int32_t* in, int32_t* out);
+
+// A training volume's transform: crop, flips, affine and intensity, each from its own random
+// stream. A dimension of one voxel is neither rotated, sheared nor shifted. `form` is of the
+// values, and has its sizes set.
+VolumeEffects draw_volume(const AugmentOptions& options, const SampleKey& key,
+                          const VolumeForm& form, const VolumeRange& range);
+// The crop of evaluation, in the centre.
+VolumeEffects eval_volume(const VolumeForm& form);
+
+// Scratch memory of apply_volume; one per thread.
+struct VolumeScratch {
+  std::vector<float> values, row;
+};
+
+// Transforms one volume on the calling thread. `in` and `out` are aligned to their type.
+void apply_volume(const VolumeForm& form, const VolumeEffects& effects, const void* in,
+                  VolumeScratch& scratch, void* out);
+
+// The kernel's view of a batch of volumes of one form, all on one device.
+struct VolumeArguments {
+  VolumeForm form;
+  const void* in;                // [count, in[0], in[1], in[2], channels]
+  const VolumeEffects* effects;  // [count]
+  void* out;                     // [count, out[0], out[1], out[2], channels]
+  int64_t count;
+};
+
+// Transforms the batch voxel by voxel on the calling thread: the reference for the kernel below,
+// and equal to apply_volume() except for a gamma's last bits.
+void transform_volumes_cpu(const VolumeArguments& batch);
+// The same on the current GPU. Enqueues on `stream` (a cudaStream_t) and returns; fails with kRun
+// if the launch fails. Defined in saturate_kernels, which a build without nvcc lacks.
+void transform_volumes_cuda(const VolumeArguments& batch, void* stream);
+
+// ---- Batches -----------------------------------------------------------------------------------
+
 // MixUp (Zhang et al. 2018) and CutMix (Yun et al. 2019): a training batch mixed with itself.
 //
 // Sample i is mixed with sample (i - offset) mod count, as in torchvision's v2.MixUp and v2.CutMix

@@ -62,7 +62,7 @@ enum class BatchOutput {
   // No pixels: the consumer holds the images, and finishes them. They are held cropped as in
   // evaluation; for training under kRandomResized whole.
   kPlaces,
-  kTensors,  // the fields of Dataset::tensors(), as columns; nothing is augmented
+  kTensors,  // the fields of batch_fields(), as columns; only volumes are augmented
 };
 
 // A field of all samples of a batch: [count, shape...] from `offset` of Batch::pixels on.
@@ -70,6 +70,14 @@ struct BatchColumn {
   TensorField field;
   size_t offset = 0;  // bytes, a multiple of 64
 };
+
+// The volume whose voxels' labels the target is: whole numbers of its depth, height and width. Null
+// if there is none.
+const TensorField* labelled_volume(std::span<const TensorField> fields);
+// The fields of Dataset::tensors() as batches have them: volumes, and a target that is the labels
+// of their voxels, have the size after the crop. Fails with kUsage on options that volumes do not
+// have.
+std::vector<TensorField> batch_fields(const Dataset& dataset, const AugmentOptions& augment);
 
 // One sample of a batch.
 struct BatchSample {

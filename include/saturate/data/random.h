@@ -31,6 +31,7 @@ enum class RandomUse : uint32_t {
   kFlip = 14,
   kTextTable = 15,
   kGenerate = 16,
+  kGamma = 17,
   // RandomUse(100) + EffectKind: SampleKey::stream() of an effect (effects.h).
   // RandomUse(1000) and above are free for programs that use the library.
 };

@@ -1,0 +1,116 @@
+// Whole runs on volumes, with a class for each voxel.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "run/checkpoint.h"
+#include "saturate/data/input.h"
+#include "saturate/evaluator.h"
+#include "saturate/model.h"
+#include "saturate/task.h"
+#include "saturate/trainer.h"
+#include "tests/app_testing.h"
+#include "tests/array_testing.h"
+#include "tests/reduce_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::error_of;
+using testing::npy;
+using testing::raw;
+using testing::TempDir;
+
+constexpr const char* kVolumeRecipe =
+    "seed = 3\n[data]\nsource = \"synth-volume:count=48,size=24\"\n"
+    "eval_source = \"synth-volume:count=12,size=24,split=test\"\nthreads = 1\n"
+    "[augment]\ncrop = \"random\"\nsize = 16\nrotate = 10\nbrightness = 0.1\n"
+    "[model]\nname = \"unet3d\"\nwidth = 0.5\n[optimizer]\nname = \"adamw\"\nlr = 0.01\n"
+    "[train]\nbatch = 8\nepochs = 5\nthreads = 1\ndevice = \"cpu\"\n[watch]\nevery = 1\n";
+
+class VolumeRun : public ::testing::Test {
+ protected:
+  using Settings = std::vector<std::string>;
+
+  static Recipe recipe(const Settings& settings = {}) {
+    return parse_recipe(kVolumeRecipe, "test", settings);
+  }
+  TrainerOptions options(const std::string& name) const {
+    TrainerOptions options;
+    options.out = dir_ / name;
+    options.progress = Progress::Style::kSilent;
+    return options;
+  }
+  TrainResult train(const std::string& name, const Settings& settings = {}) {
+    return Trainer(Env::posix(), recipe(settings), options(name)).run();
+  }
+  std::string refusal(const Settings& settings) {
+    return error_of([&] { Trainer(Env::posix(), recipe(settings), options("refused")); }).what();
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(VolumeRun, LearnsTheClassesOfVoxels) {
+  const TrainResult result = train("run");
+  EXPECT_GT(result.eval->value("iou").value(), 0.55);
+  EXPECT_GT(result.eval->value("accuracy").value(), 0.93);
+  const Recipe saved = load_recipe(Env::posix(), dir_ / "run/recipe.toml");
+  EXPECT_EQ(saved.train.task, TaskKind::kSegment);
+  EXPECT_EQ(saved.model.classes, 3);
+  const Checkpoint last = find_checkpoint(Env::posix(), dir_ / "run", [](const std::string&) {});
+  ASSERT_EQ(last.fields.size(), 2u);
+  EXPECT_TRUE(last.fields[0].is_volume);
+  EXPECT_EQ(last.fields[0].shape, (std::vector<int64_t>{16, 16, 16}));
+}
+
+TEST_F(VolumeRun, TheLargestBatchIsFound) {
+  train("run", {"train.batch=auto", "train.memory_gb=0.2", "train.epochs=1", "data.eval_source="});
+  EXPECT_GT(load_recipe(Env::posix(), dir_ / "run/recipe.toml").train.batch, 1);
+}
+
+TEST_F(VolumeRun, ContinuesAndDividesAmongThreads) {
+  train("whole", {"train.epochs=2", "data.eval_source="});
+  train("threads", {"train.epochs=2", "data.eval_source=", "data.threads=3"});
+  EXPECT_EQ(testing::losses(dir_ / "threads", "step"), testing::losses(dir_ / "whole", "step"));
+}
+
+// Arrays of levels with channels, whose labels are outside the volume in part.
+TEST_F(VolumeRun, TakesLevelsOfSeveralChannels) {
+  std::vector<uint8_t> x, y;
+  for (int i = 0; i < 6; ++i)
+    for (int voxel = 0; voxel < 512; ++voxel) {
+      RandomStream random(9, 0, uint64_t(i * 512 + voxel), RandomUse(1000));
+      const bool inside = (voxel / 64 + i) % 4 < 2;
+      x.insert(x.end(),
+               {uint8_t(random.below(60)), uint8_t((inside ? 150 : 20) + random.below(60))});
+      y.push_back(inside ? 1 : 0);
+    }
+  testing::write_file(dir_ / "x.npy", npy("|u1", "6, 8, 8, 8, 2", raw(x)));
+  testing::write_file(dir_ / "y.npy", npy("|u1", "6, 8, 8, 8", raw(y)));
+  const std::string source = "npy:" + dir_.path() + ",volume=x";
+  const TrainResult result =
+      train("run", {"data.source=" + source, "data.eval_source=" + source, "augment.crop=pad:2",
+                    "augment.size=0", "train.batch=3", "train.epochs=10", "augment.flip=0.5"});
+  EXPECT_GT(result.eval->value("iou").value(), 0.9);
+  const auto input = input_of(open_dataset(Env::posix(), source)->tensors());
+  EXPECT_EQ(input.shape, (std::vector<int64_t>{2, 8, 8, 8}));
+}
+
+TEST_F(VolumeRun, RefusesWhatDoesNotFit) {
+  EXPECT_NE(refusal({"augment.hue=0.1"}).find("augment.hue does not apply to volumes"),
+            std::string::npos);
+  EXPECT_NE(refusal({"augment.size=12"}).find("multiples of 8"), std::string::npos);
+  EXPECT_NE(refusal({"model.name=resnet18_1d"}).find("segment"), std::string::npos)
+      << refusal({"model.name=resnet18_1d"});
+  EXPECT_NE(refusal({"model.classes=2"}).find("the voxels have 3 classes"), std::string::npos);
+  EXPECT_NE(refusal({"data.eval_source=synth-volume:count=2,size=8"}).find("the samples are"),
+            std::string::npos);
+  EXPECT_NE(refusal({"data.source=synth-volume:size=4"}).find("is not a number from 8 to 512"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace saturate
