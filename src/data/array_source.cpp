@@ -130,10 +130,10 @@ class ArraySource : public IndexedSource {
     StoredArray& target = *std::ranges::find_if(
         arrays_, [](const StoredArray& array) { return array.field.is_target; });
     if (target.file) return;
-    const size_t size = bytes_of(target.field.type);
+    const ElementRow& element = element_row(target.field.type);
     int64_t most = 0;
-    for (size_t at = 0; at < target.values.size(); at += size) {
-      const int64_t value = whole_number(target.field.type, target.values.data() + at);
+    for (size_t at = 0; at < target.values.size(); at += element.bytes) {
+      const int64_t value = element.whole_number(target.values.data() + at);
       if (value != kIgnoredClass) most = std::max(most, value);
     }
     if (most >= kMaxClassNumbers) return;
@@ -203,18 +203,6 @@ void mark_volumes(std::vector<StoredArray>& arrays, const ArrayChoice& choice,
            "Name an array of [samples, depth, height, width] or [..., channels] with volume=");
     field.is_volume = true;
   }
-}
-
-// The names of "KEY=NAME+NAME".
-std::vector<std::string> take_names(std::string& rest, std::string_view key) {
-  const std::string text = take_option(rest, key);
-  std::vector<std::string> names;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('+', begin), text.size());
-    names.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return names;
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ std::unique_ptr<Dataset> open_synth_text(Env&, const std::string& given) {
   options.count = number("count", 1, 1'000'000'000, options.count);
   options.context = number("context", 1, 1 << 20, options.context);
   options.seed = number("seed", 0, UINT64_MAX, options.seed);
-  options.split = take_split(rest, "synth-text") == "test";
+  options.split = take_word(rest, "split", "train", "test") == "test";
   if (rest.find_first_not_of(',') != std::string::npos) {
     const std::string key = rest.substr(1, rest.find('=') - 1);
     const std::string known[] = {"symbols", "count", "context", "seed", "split"};

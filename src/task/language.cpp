@@ -17,7 +17,8 @@ constexpr int64_t kByteVocabulary = 256;  // a vocabulary of bytes
 
 class Language : public Task {
  public:
-  explicit Language(int64_t vocabulary) : bits_(vocabulary == kByteVocabulary ? "bpb" : "bits_per_token") {}
+  explicit Language(int64_t vocabulary)
+      : bits_(vocabulary == kByteVocabulary ? "bpb" : "bits_per_token") {}
 
   at::Tensor mean_loss(const at::Tensor& outputs, const at::Tensor& labels,
                        double /*smoothing*/) const override {
