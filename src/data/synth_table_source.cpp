@@ -83,7 +83,7 @@ std::unique_ptr<Dataset> open_synth_table(Env&, const std::string& rest) {
   numbers.take<int64_t>("outputs", 1, 1 << 20, table.outputs);
   numbers.take<double>("noise", 0, 1000, table.noise);
   numbers.take<uint64_t>("seed", 0, UINT64_MAX, table.seed);
-  table.split = take_split(left, "synth-table") == "test";
+  table.split = take_word(left, "split", "train", "test") == "test";
   numbers.require_none("count, inputs, outputs, noise, seed and split");
   return std::make_unique<SynthTableSource>(table);
 }

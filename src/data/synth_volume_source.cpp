@@ -108,7 +108,7 @@ std::unique_ptr<Dataset> open_synth_volume(Env&, const std::string& rest) {
   numbers.take<int64_t>("size", 8, 512, volume.size);
   numbers.take<double>("noise", 0, 1000, volume.noise);
   numbers.take<uint64_t>("seed", 0, UINT64_MAX, volume.seed);
-  volume.split = take_split(left, "synth-volume") == "test";
+  volume.split = take_word(left, "split", "train", "test") == "test";
   numbers.require_none("count, size, noise, seed and split");
   return std::make_unique<SynthVolumeSource>(volume);
 }
