@@ -45,10 +45,11 @@ std::optional<double> optional_number(const json& value) {
 }
 
 json to_json(const Metrics& metrics) {
-  json found = {{"samples", metrics.samples},
-                {"loss", metrics.loss},
-                {"accuracy", metrics.samples > 0 ? or_null(metrics.value("accuracy")) : json(0.0)},
-                {"accuracy5", or_null(metrics.value("accuracy5"))}};
+  json found = {
+      {"samples", metrics.samples},
+      {"loss", metrics.loss},
+      {"accuracy", metrics.samples > 0 ? json(or_null(metrics.value("accuracy"))) : json(0.0)},
+      {"accuracy5", or_null(metrics.value("accuracy5"))}};
   for (const auto& [name, value] : metrics.values)  // "iou" is of the pixels
     if (name != "accuracy" && name != "accuracy5" && name != "iou")
       found["values"].push_back({name, value});

@@ -19,7 +19,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "model/graph_node.h"
+#include "model/autograd.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
