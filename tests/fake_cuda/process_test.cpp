@@ -124,8 +124,9 @@ TEST_F(GpuProcess, IsNotBuiltWithAnotherReleaseOfNccl) {
     EXPECT_EQ(std::system(command.c_str()), 0);
     return read_text(dir / "found");
   };
-  write_file(dir / "site/torch-2.15.0.dist-info/METADATA",
-             "Name: torch\nRequires-Dist: nvidia-nccl-cu13==2.30.7; platform_system == \"Linux\"\n");
+  write_file(
+      dir / "site/torch-2.15.0.dist-info/METADATA",
+      "Name: torch\nRequires-Dist: nvidia-nccl-cu13==2.30.7; platform_system == \"Linux\"\n");
   EXPECT_EQ(found("30"), "-- " + (dir / "system/include\n"));
   EXPECT_EQ(found("28"), "-- NCCL: left out, " + (dir / "system/include/nccl.h") +
                              " is 2.28, not LibTorch's 2.30. Run tools/setup.sh --nccl\n-- \n");
