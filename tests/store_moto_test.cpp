@@ -91,7 +91,7 @@ TEST_F(StoreS3Bucket, AFolderIsListedAndPackedBackIntoTheBucket) {
   ASSERT_EQ(there->size(), here->size());
   PackOptions options;
   options.verify = true;
-  for (const std::string out : {"shard:" + (folder / "a"), std::string("shard:s3://bucket/a")}) {
+  for (const std::string& out : {"shard:" + (folder / "a"), std::string("shard:s3://bucket/a")}) {
     options.out = out;
     StoreEnv with_store(env(), store);
     pack_dataset(with_store, *there, options);
