@@ -28,12 +28,12 @@ def sts_of(backend):
         def do_POST(self):
             form = urllib.parse.parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
             assert form["Action"] == ["AssumeRoleWithWebIdentity"] and form["WebIdentityToken"] == ["token"], form
-            role = backend.assume_role_with_web_identity(role_session_name=form["RoleSessionName"][0],
-                                                         role_arn=form["RoleArn"][0], policy=None, duration=3600)
+            role = backend.assume_role(region_name="us-east-1", role_session_name=form["RoleSessionName"][0],
+                                       role_arn=form["RoleArn"][0], policy=None, duration=3600, external_id=None)
             body = f"""<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
                 <AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>{role.access_key_id}</AccessKeyId>
                 <SecretAccessKey>{role.secret_access_key}</SecretAccessKey>
-                <SessionToken>{role.session_token}</SessionToken><Expiration>{role.expiration_ISO8601}</Expiration>
+                <SessionToken>{role.session_token}</SessionToken><Expiration>{role.expiration:%Y-%m-%dT%H:%M:%SZ}</Expiration>
                 </Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>""".encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
@@ -83,7 +83,8 @@ def main():
         environment = dict(os.environ, AWS_ENDPOINT_URL=endpoint, AWS_REGION="us-east-1",
                            AWS_ACCESS_KEY_ID=key["AccessKeyId"], AWS_SECRET_ACCESS_KEY=key["SecretAccessKey"],
                            SATURATE_S3_SERVER=endpoint, SATURATE_S3_ROLE=role["Arn"],
-                           AWS_ENDPOINT_URL_STS=sts_of(sts_backends[DEFAULT_ACCOUNT_ID]["aws"]), SATURATE_S3_FILE=str(file))
+                           AWS_ENDPOINT_URL_STS=sts_of(sts_backends[DEFAULT_ACCOUNT_ID]["aws"]),
+                           SATURATE_S3_FILE=str(file))
         status = subprocess.run(sys.argv[1:], env=environment).returncode
     server.stop()
     return status
