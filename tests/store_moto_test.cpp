@@ -99,10 +99,8 @@ TEST_F(StoreS3Bucket, AFolderIsListedAndPackedBackIntoTheBucket) {
   EXPECT_EQ(read("s3://bucket/a"), testing::read_text(folder / "a"));
 }
 
-// 1,000 keys are a page.
+// 1,000 keys are a page; the server's script has put 1,005.
 TEST_F(StoreS3Bucket, AListOfSeveralPages) {
-  for (int i = 0; i < 1'005; ++i)
-    write("s3://bucket/pages/" + std::to_string(i % 2) + "/" + std::to_string(i), "x");
   BucketList list(store->calls(), locate_bucket(env(), "s3://bucket/pages/"), "test");
   size_t keys = 0, pages = 0, folders = 0;
   list.each_page("pages/", false, [&](ListPage&& page) {

@@ -2,7 +2,6 @@
 // order.
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <utility>
 
 #include "base/checksum.h"
@@ -167,6 +166,28 @@ std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
   return writer.make(env, options.out.substr(colon + 1), dataset.classes());
 }
 
+// Reads and converts sample `i`; sets `broken` if it is skipped.
+void prepare(const Dataset& dataset, const PackOptions& options, const Abilities& stores,
+             ScratchPool<Scratch>& pool, size_t i, Packed& out) {
+  out.broken.clear();
+  try {
+    read_sample(dataset, i, out.sample);
+    const ScratchPool<Scratch>::Lent scratch(pool);
+    out.copied = convert(options, is_chosen(options.raw_fraction, i), *scratch, out.sample);
+    // A sample that is stored unchanged was not decoded yet.
+    if (out.copied && options.on_error == OnError::kSkip)
+      decode_sample(scratch->decoder, out.sample, scratch->image);
+    out.segmented = stores.segments && cut_into_segments(options, *scratch, out.sample);
+    const SampleEncoding encoding = out.sample.encoding;
+    if (!stores.segments) join_segments(out.sample);
+    if (!stores.raw) make_file(out.sample);
+    out.copied = out.copied && !out.segmented && out.sample.encoding == encoding;
+  } catch (const Error& error) {
+    if (options.on_error == OnError::kFail || error.kind() != ErrorKind::kData) throw;
+    out.broken = error.reason();
+  }
+}
+
 // Reads what was written into a store, and compares its bytes by their checksums.
 void read_back(Env& env, const PackOptions& options, const std::vector<uint32_t>& checksums,
                const ProgressCallback& progress) {
@@ -188,41 +209,26 @@ void read_back(Env& env, const PackOptions& options, const std::vector<uint32_t>
 
 }  // namespace
 
-PackReport pack_dataset(Env& given, const Dataset& dataset, const PackOptions& options,
+PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& options,
                         const ProgressCallback& progress) {
   const bool is_far = is_store_url(options.out.substr(options.out.find(':') + 1));
-  std::optional<StoreEnv> with_stores;
-  if (is_far && !dynamic_cast<StoreEnv*>(&given)) with_stores.emplace(given, options.store);
-  Env& env = with_stores ? *with_stores : given;
-  std::vector<uint32_t> checksums;  // of an object that is read back
+  if (is_far && !dynamic_cast<StoreEnv*>(&env)) {
+    StoreEnv with_stores(env, options.store);
+    return pack_dataset(with_stores, dataset, options, progress);
+  }
   if (dataset.has_masks() || !dataset.tensors().empty())
     fail(ErrorKind::kUsage,
          std::string("the source has ") + (dataset.has_masks() ? "masks" : "tensors") +
              ", and packed formats hold only images",
          options.out, "Train on the source itself; data.cache=ram keeps all of a sample");
+  std::vector<uint32_t> checksums;  // of an object that is read back
   Abilities stores{};
   const auto writer = open_writer(env, dataset, options, stores);
   ProgressMeter meter(progress, dataset.size());
   ScratchPool<Scratch> pool;
   PackReport report;
   const auto produce = [&](size_t i, Packed& out) {
-    out.broken.clear();
-    try {
-      read_sample(dataset, i, out.sample);
-      const ScratchPool<Scratch>::Lent scratch(pool);
-      out.copied = convert(options, is_chosen(options.raw_fraction, i), *scratch, out.sample);
-      // A sample that is stored unchanged was not decoded yet.
-      if (out.copied && options.on_error == OnError::kSkip)
-        decode_sample(scratch->decoder, out.sample, scratch->image);
-      out.segmented = stores.segments && cut_into_segments(options, *scratch, out.sample);
-      const SampleEncoding encoding = out.sample.encoding;
-      if (!stores.segments) join_segments(out.sample);
-      if (!stores.raw) make_file(out.sample);
-      out.copied = out.copied && !out.segmented && out.sample.encoding == encoding;
-    } catch (const Error& error) {
-      if (options.on_error == OnError::kFail || error.kind() != ErrorKind::kData) throw;
-      out.broken = error.reason();
-    }
+    prepare(dataset, options, stores, pool, i, out);
   };
   const auto consume = [&](size_t i, Packed& packed) {
     Sample& sample = packed.sample;

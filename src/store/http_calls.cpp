@@ -77,7 +77,8 @@ HttpReply HttpCalls::call(const HttpCall& call) {
     const double delay = backoff(attempt);
     if (env_.now_ns() + int64_t(delay * 1e9) > deadline)
       fail(ErrorKind::kRun,
-           "no answer in " + decimal_text(limit, 0) + " s (data.timeout_s) and " +
+           "no answer in " + decimal_text(limit, 0) + " s" +
+               (call.request.timeout_s > 0 ? "" : " (data.timeout_s)") + " and " +
                std::to_string(attempt) + " attempts; the last one: " + problem,
            call.name, "Check the network and the store, then run it again");
     pause(delay, call.name);

@@ -256,7 +256,6 @@ struct Transfers::State {
       transfer.body = request.body;
       set(CURLOPT_POSTFIELDSIZE_LARGE, curl_off_t(request.body->size()));
       set(CURLOPT_POSTFIELDS, reinterpret_cast<const char*>(request.body->data()));
-      add("Expect:");  // otherwise a large body waits for the server's leave
     }
     set(CURLOPT_URL, request.url.c_str());
     set(CURLOPT_PROTOCOLS_STR, "http,https");
