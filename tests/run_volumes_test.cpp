@@ -54,9 +54,11 @@ class VolumeRun : public ::testing::Test {
 };
 
 TEST_F(VolumeRun, LearnsTheClassesOfVoxels) {
-  const TrainResult result = train("run");
-  EXPECT_GT(result.eval->value("iou").value(), 0.55);
-  EXPECT_GT(result.eval->value("accuracy").value(), 0.93);
+  const TrainResult result = train("run", {"train.epochs=10"});
+  // Background everywhere has an IoU of 0.28, and an accuracy of 0.85. Solids are found before
+  // their kinds are told apart.
+  EXPECT_GT(result.eval->value("iou").value(), 0.45);
+  EXPECT_GT(result.eval->value("accuracy").value(), 0.9);
   const Recipe saved = load_recipe(Env::posix(), dir_ / "run/recipe.toml");
   EXPECT_EQ(saved.train.task, TaskKind::kSegment);
   EXPECT_EQ(saved.model.classes, 3);
@@ -103,8 +105,7 @@ TEST_F(VolumeRun, RefusesWhatDoesNotFit) {
   EXPECT_NE(refusal({"augment.hue=0.1"}).find("augment.hue does not apply to volumes"),
             std::string::npos);
   EXPECT_NE(refusal({"augment.size=12"}).find("multiples of 8"), std::string::npos);
-  EXPECT_NE(refusal({"model.name=resnet18_1d"}).find("segment"), std::string::npos)
-      << refusal({"model.name=resnet18_1d"});
+  EXPECT_NE(refusal({"model.name=resnet18_1d"}).find("needs signals"), std::string::npos);
   EXPECT_NE(refusal({"model.classes=2"}).find("the voxels have 3 classes"), std::string::npos);
   EXPECT_NE(refusal({"data.eval_source=synth-volume:count=2,size=8"}).find("the samples are"),
             std::string::npos);
