@@ -1,5 +1,6 @@
 // GPT-2 compared with Hugging Face's (tests/oracles/language_goldens.py), and its weights in other
 // programs' files.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>

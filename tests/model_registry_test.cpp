@@ -119,7 +119,7 @@ TEST_P(EveryModel, EvaluationChangesNoBuffer) {
   }
 }
 
-std::vector<std::string> model_names() {
+std::vector<std::string> image_model_names() {
   std::vector<std::string> names;
   for (const auto& entry : models())
     if (!entry.traits.is_file && !entry.traits.is_language)  // these need a file, and tokens
@@ -127,7 +127,7 @@ std::vector<std::string> model_names() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(Model, EveryModel, ::testing::ValuesIn(model_names()),
+INSTANTIATE_TEST_SUITE_P(Model, EveryModel, ::testing::ValuesIn(image_model_names()),
                          [](const auto& tested) { return tested.param; });
 
 TEST(Model, SmallNetworkLearnsEightImages) {

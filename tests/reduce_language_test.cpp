@@ -1,4 +1,5 @@
 // A weight that a model uses twice, in several processes.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
 // Language models: whole runs, and texts from them.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/one_hot.h>

@@ -1,5 +1,6 @@
 // The language task: its loss against torch's, its metrics against their formulas.
 #include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cross_entropy_loss.h>
