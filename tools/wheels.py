@@ -99,7 +99,7 @@ def command_wheel(scratch, programs, minor, pythons):
     for name in ("recipes", "ladders"):
         shutil.copytree(ROOT / name, package / "share/saturate" / name)
     (package / "share/saturate/tools").mkdir()
-    for name in ("export_pt2.py", "model_twins.py"):
+    for name in ("export_pt2.py", "model_twins.py", "tensor_twins.py"):
         shutil.copy(ROOT / "tools" / name, package / "share/saturate/tools")
     (package / "bin").mkdir()
     for name, path in programs.items():

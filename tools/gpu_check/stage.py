@@ -10,6 +10,7 @@ import zipfile
 
 LIMIT = 60 << 20  # bytes, for the whole folder
 FILES = ["recipes", "ladders", "tools/gpu-check", "tools/gpu_check", "tools/peers", "tools/model_twins.py",
+         "tools/tensor_twins.py",
          "tools/compile_step.py"]
 ARCHIVES = ["cifar10-train.tar", "cifar10-test.tar"]
 # Libraries of a bare Ubuntu 24.04 or Debian 12.
