@@ -50,7 +50,8 @@ class XmlParser {
       at_ = end + 2;
     }
     skip_space();
-    do {
+    open();
+    while (!values_.empty()) {
       if (at_ >= xml_.size()) refuse();
       if (xml_[at_] != '<')
         take_text();
@@ -58,7 +59,7 @@ class XmlParser {
         close();
       else
         open();
-    } while (!values_.empty());
+    }
     skip_space();
     if (at_ != xml_.size()) refuse();
   }
