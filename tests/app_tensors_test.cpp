@@ -23,7 +23,7 @@ TEST(TensorCommands, ATableIsTrainedEvaluatedAndExported) {
   testing::write_file(dir / "t.csv", rows);
   const std::string table = dir / "t.csv", run = dir / "run";
   const CommandResult trained =
-      run_saturate("train " + table + " --out " + run + kQuick + " train.epochs=20");
+      run_saturate("train " + table + " --out " + run + kQuick + " train.epochs=60");
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_NE(trained.out.find("held out    r2 0.9"), std::string::npos) << trained.out;
   EXPECT_NE(trained.out.find("samples/s in training"), std::string::npos) << trained.out;
