@@ -267,10 +267,10 @@ TEST_F(TensorRun, WhatIsForImagesIsRefused) {
   expect_refused({"data.stage=/tmp"}, "data.stage");
   expect_refused({"train.tta=flip"}, "train.tta is for images");
   expect_refused({"pipeline.augment=true"}, "pipeline.augment is for images");
-  expect_refused({"train.label_smoothing=0.1"}, "train.label_smoothing is for one class");
+  expect_refused({"train.label_smoothing=0.1"}, "train.label_smoothing is for classes");
   expect_refused({"model.name=resnet18"}, "Set model.name=mlp");
   expect_refused({"model.classes=3"}, "the target has 1 values");
-  expect_refused({"train.task=segment"}, "the source has no masks");
+  expect_refused({"train.task=segment"}, "the target is not a class for each voxel");
   expect_refused({"train.task=classify"}, "the target is not a class");
   expect_refused({"data.source=" + write_arrays(5, "none")}, "no target to predict");
   expect_refused({"data.eval_source=synth-table:inputs=11"}, "x, float32 [11]; y");
