@@ -191,7 +191,8 @@ std::vector<std::string> settings_for_source(Env& env, const std::string& source
     add(settings, "model.name", !has_tokens(*data) ? "mlp" : on_gpu ? "gpt_mini" : "gpt_tiny");
   else
     set_network(settings, median_side(*data), on_gpu, masks);
-  set_optimizer(settings, batch, masks || tensors);
+  // Tables are often small: a lower rate for their small batches would need more epochs.
+  set_optimizer(settings, tensors ? 128 : batch, masks || tensors);
   set_length(settings, epochs_for(images, on_gpu), overrides);
   add(settings, "train.batch", batch);
   add(settings, "train.drop_last", "true");
