@@ -194,11 +194,11 @@ TEST_F(TensorRun, TwoRanksAreOne) {
   });
   const Checkpoint a = last("one"), b = last("two");
   for (size_t i = 0; i < a.model.size(); ++i)
-    EXPECT_LE((a.model[i].tensor - b.model[i].tensor).abs().max().item<double>(), 1e-4);
+    EXPECT_LE((a.model[i].tensor - b.model[i].tensor).abs().max().item<double>(), 1e-3);
   const Metrics &found = b.evaluation->metrics, &expected = *one.eval;
   EXPECT_EQ(found.samples, expected.samples);
   for (const auto& [name, value] : expected.values)
-    EXPECT_NEAR(found.value(name).value(), value, 1e-4) << name;
+    EXPECT_NEAR(found.value(name).value(), value, 1e-3) << name;
   EXPECT_NEAR(found.totals[2], expected.totals[2], 1e-9) << "the sum of the targets";
 }
 
