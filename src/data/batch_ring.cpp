@@ -11,7 +11,7 @@ namespace saturate {
 namespace {
 
 // How long the consumer waits between two looks whether it is cancelled.
-constexpr std::chrono::seconds kLook{1};
+constexpr std::chrono::seconds kConsumerLook{1};
 
 }  // namespace
 
@@ -116,7 +116,7 @@ bool BatchRing::wait(std::chrono::nanoseconds limit) {
 
 BatchSlot* BatchRing::front() {
   const auto look =
-      cancel_test() ? std::min<std::chrono::nanoseconds>(kLook, wait_limit_) : wait_limit_;
+      cancel_test() ? std::min<std::chrono::nanoseconds>(kConsumerLook, wait_limit_) : wait_limit_;
   for (auto waited = look; !wait(look); waited += look) {
     if (is_cancelled()) fail_cancelled("loader");
     if (waited >= wait_limit_) fail_waiting("no batch came");

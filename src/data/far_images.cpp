@@ -81,7 +81,7 @@ std::string list_path(ObjectStore& store, const std::string& place) {
 }
 
 // A list that cannot be kept is made again.
-void keep(ObjectStore& store, const std::string& place, const FarImages& images) {
+void keep_list(ObjectStore& store, const std::string& place, const FarImages& images) {
   Env& env = store.env();
   try {
     env.make_directories(store.options().cache_dir + "/lists");
@@ -93,7 +93,7 @@ void keep(ObjectStore& store, const std::string& place, const FarImages& images)
   }
 }
 
-std::optional<FarImages> kept(ObjectStore& store, const std::string& place) {
+std::optional<FarImages> kept_list(ObjectStore& store, const std::string& place) {
   Env& env = store.env();
   const std::string path = list_path(store, place);
   try {
@@ -141,9 +141,9 @@ FarImages list_far_images(HttpCalls& calls, const BucketPlace& place, const std:
 FarImages find_far_images(ObjectStore& store, const BucketPlace& place, const std::string& name) {
   if (store.options().cache_dir.empty()) return list_far_images(store.calls(), place, name);
   const std::string id = place.bucket.url + encode_key(place.key);
-  if (auto known = kept(store, id)) return std::move(*known);
+  if (auto known = kept_list(store, id)) return std::move(*known);
   FarImages images = list_far_images(store.calls(), place, name);
-  keep(store, id, images);
+  keep_list(store, id, images);
   return images;
 }
 

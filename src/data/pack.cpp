@@ -167,8 +167,8 @@ std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
 }
 
 // Reads and converts sample `i`; sets `broken` if it is skipped.
-void prepare(const Dataset& dataset, const PackOptions& options, const Abilities& stores,
-             ScratchPool<Scratch>& pool, size_t i, Packed& out) {
+void prepare_sample(const Dataset& dataset, const PackOptions& options, const Abilities& stores,
+                    ScratchPool<Scratch>& pool, size_t i, Packed& out) {
   out.broken.clear();
   try {
     read_sample(dataset, i, out.sample);
@@ -228,7 +228,7 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
   ScratchPool<Scratch> pool;
   PackReport report;
   const auto produce = [&](size_t i, Packed& out) {
-    prepare(dataset, options, stores, pool, i, out);
+    prepare_sample(dataset, options, stores, pool, i, out);
   };
   const auto consume = [&](size_t i, Packed& packed) {
     Sample& sample = packed.sample;

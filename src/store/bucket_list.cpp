@@ -27,7 +27,7 @@ int hex_digit(char c) {
   return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-// Of a list with encoding-type=url. A plus sign is a space, as in Amazon's.
+// The text in a list with encoding-type=url. A plus sign is a space, as in Amazon's.
 std::string url_decoded(const std::string& text, const std::string& where) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

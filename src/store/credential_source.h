@@ -65,7 +65,7 @@ class CredentialSource {
   std::unique_ptr<ThreadPool> thread_;  // last: it uses all of the above; made when needed
 };
 
-// Of one request; more show that those of the service are of no use.
+// For one request; more show that those of the service are of no use.
 constexpr int kMostRenewals = 2;
 
 // The failure of a request that was signed with credentials that have expired.

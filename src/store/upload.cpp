@@ -64,7 +64,7 @@ HttpCall Upload::call_of(const std::string& method, const std::string& query) co
   return call;
 }
 
-// Of the object under this name.
+// The size of the object under this name, if there is one.
 std::optional<uint64_t> Upload::size_there() {
   HttpCall call = call_of("GET", "");
   call.request.headers = {"Range: bytes=0-0"};
