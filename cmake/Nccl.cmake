@@ -3,6 +3,7 @@
 # to a CPU set.
 find_path(nccl_include nccl.h NO_CACHE HINTS ${site_packages}/nvidia/nccl/include
           PATHS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+string(REGEX REPLACE "/+$" "" nccl_include "${nccl_include}")
 file(GLOB torch_metadata ${site_packages}/torch-*.dist-info/METADATA)
 if(nccl_include AND torch_metadata)
   list(GET torch_metadata 0 torch_metadata)

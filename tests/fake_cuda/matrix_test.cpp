@@ -46,7 +46,9 @@ std::vector<Combination> all_models() {
   std::vector<Combination> rows;
   for (const auto& entry : models()) {
     const std::string name(entry.name);
-    if (entry.traits.is_file || entry.traits.is_language || name == "looks_at_numbers") continue;
+    if (entry.traits.is_file || entry.traits.is_language ||
+        (entry.traits.takes_tensors && name != "mlp") || name == "looks_at_numbers")
+      continue;
     Settings settings = {"model.name=" + name};
     const bool is_vit = name.starts_with("vit");
     settings.push_back(is_vit ? "model.width=0.34" : "model.width=0.125");
