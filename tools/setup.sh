@@ -153,8 +153,8 @@ fetch_nccl() { # FOLDER: of the torch package
   local wanted
   wanted=$(sed -n 's/^Requires-Dist: \(nvidia-nccl-[a-z0-9]*==[0-9.]*\).*/\1/p' "${1%/*}"/torch-*.dist-info/METADATA)
   say "fetching the headers of $wanted from PyPI"
-  python3 -m pip download --quiet --no-input --disable-pip-version-check --no-cache-dir --no-deps -d "$scratch" "$wanted" ||
-    fail "pip could not fetch $wanted (its message is above). Run again"
+  python3 -m pip download --quiet --no-input --disable-pip-version-check --no-cache-dir --no-deps -d "$scratch" \
+    "$wanted" || fail "pip could not fetch $wanted (its message is above). Run again"
   python3 - "$scratch"/nvidia_nccl*.whl "${1%/*}" <<'PY'
 import sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
