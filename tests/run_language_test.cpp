@@ -15,6 +15,7 @@
 #include "saturate/trainer.h"
 #include "tests/app_testing.h"
 #include "tests/onnx_testing.h"
+#include "tests/trainer_testing.h"
 
 namespace saturate {
 namespace {
@@ -38,10 +39,7 @@ class LanguageRun : public ::testing::Test {
   using Settings = std::vector<std::string>;
 
   TrainerOptions options(const std::string& name) const {
-    TrainerOptions options;
-    options.out = dir_ / name;
-    options.progress = Progress::Style::kSilent;
-    return options;
+    return testing::saving_options(dir_ / name);
   }
   TrainResult train(const std::string& name, const Settings& settings = {}) {
     return Trainer(Env::posix(), parse_recipe(kTextRecipe, "test", settings), options(name)).run();

@@ -14,6 +14,7 @@
 #include "tests/array_testing.h"
 #include "tests/closure_graph.h"
 #include "tests/reduce_testing.h"
+#include "tests/trainer_testing.h"
 
 namespace saturate {
 namespace {
@@ -40,10 +41,7 @@ class TensorRun : public ::testing::Test {
   }
 
   TrainerOptions options(const std::string& name) const {
-    TrainerOptions options;
-    options.out = dir_ / name;
-    options.progress = Progress::Style::kSilent;
-    return options;
+    return testing::saving_options(dir_ / name);
   }
 
   TrainResult train(const std::string& name, const Settings& settings = {}) {

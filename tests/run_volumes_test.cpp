@@ -14,6 +14,7 @@
 #include "tests/app_testing.h"
 #include "tests/array_testing.h"
 #include "tests/reduce_testing.h"
+#include "tests/trainer_testing.h"
 
 namespace saturate {
 namespace {
@@ -38,10 +39,7 @@ class VolumeRun : public ::testing::Test {
     return parse_recipe(kVolumeRecipe, "test", settings);
   }
   TrainerOptions options(const std::string& name) const {
-    TrainerOptions options;
-    options.out = dir_ / name;
-    options.progress = Progress::Style::kSilent;
-    return options;
+    return testing::saving_options(dir_ / name);
   }
   TrainResult train(const std::string& name, const Settings& settings = {}) {
     return Trainer(Env::posix(), recipe(settings), options(name)).run();
@@ -109,8 +107,9 @@ TEST_F(VolumeRun, RefusesWhatDoesNotFit) {
   EXPECT_NE(refusal({"model.classes=2"}).find("the voxels have 3 classes"), std::string::npos);
   EXPECT_NE(refusal({"data.eval_source=synth-volume:count=2,size=8"}).find("the samples are"),
             std::string::npos);
-  EXPECT_NE(refusal({"data.source=synth-volume:size=4"}).find("is not a number from 8 to 512"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal({"data.source=synth-volume:size=4"}).find("is not a whole number from 8 to 512"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ def write_metadata(folder, minor, pythons):
 Metadata-Version: 2.4
 Name: saturate-train
 Version: {version()}+torch{minor}
-Summary: Trains image models on LibTorch and shows what slows them down: the command saturate
+Summary: Trains models of images, tables and text on LibTorch and shows what slows them down: the command saturate
 License-Expression: BSD-3-Clause
 Requires-Python: {pythons}
 Requires-Dist: torch>={minor},<{limit}

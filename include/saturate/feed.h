@@ -87,10 +87,9 @@ struct PipelineSetup {
 
 // Takes batches from `loader`, which must outlive it. On the CPU the tensors share the loader's
 // memory, without a copy, unless a type changes; it returns to the pool with the last tensor. On a
-// GPU the copy is
-// complete when next() returns. Batches of bytes, or of places in held images, are finished on
-// the device, on its current stream: their effects, then `augment`'s normalisation. Waiting is
-// charged to kWait, copying to kCopy, finishing to kAugment.
+// GPU the copy is complete when next() returns. Batches of bytes, or of places in held images, are
+// finished on the device, on its current stream: their effects, then `augment`'s normalisation.
+// Waiting is charged to kWait, copying to kCopy, finishing to kAugment.
 //
 // With a pipeline its stages run on separate streams, for later batches during the present step;
 // next() then waits for them, charged to kWait. The results are the same.

@@ -30,8 +30,9 @@ inline nlohmann::json to_json(const Error& error) {
        json.at("remedy"));
 }
 
-// The last message that has come. Waits for one at most so many milliseconds (-1: without a limit),
-// or until a signal. Empty if none has come, or the other end is closed.
+// The last message that has come; earlier ones are dropped, since an error replaces an answer.
+// Waits for one at most so many milliseconds (-1: without a limit), or until a signal. Empty if
+// none has come, or the other end is closed.
 inline std::optional<nlohmann::json> next_message(Wire& wire, int milliseconds) {
   pollfd waited{wire.descriptor(), POLLIN, 0};
   poll(&waited, 1, milliseconds);

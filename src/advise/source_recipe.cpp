@@ -13,6 +13,7 @@
 #include "data/sources.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/error.h"
+#include "saturate/data/loader.h"
 
 namespace saturate {
 namespace {
@@ -182,12 +183,15 @@ std::vector<std::string> settings_for_source(Env& env, const std::string& source
       has_eval ? 0 : held_out(data->size(), std::max<size_t>(1, data->classes().size()));
   const size_t images = every == 0 ? data->size() : data->size() - data->size() / every - 1;
   const size_t batch = batch_for(images);
-  const bool masks = data->has_masks();
+  const bool voxels = labelled_volume(data->tensors()) != nullptr;
+  const bool masks = data->has_masks() || voxels;
   const bool on_gpu = gpu && override_of(overrides, "train.device") != "cpu";
   Settings settings;
   add(settings, "seed", 1);
   set_sources(settings, parts, every);
-  if (tensors)
+  if (voxels)
+    add(settings, "model.name", "unet3d");
+  else if (tensors)
     add(settings, "model.name", !has_tokens(*data) ? "mlp" : on_gpu ? "gpt_mini" : "gpt_tiny");
   else
     set_network(settings, median_side(*data), on_gpu, masks);

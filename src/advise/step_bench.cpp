@@ -21,6 +21,7 @@
 #include "saturate/data/error.h"
 #include "saturate/model.h"
 #include "saturate/optimizer.h"
+#include "saturate/task.h"
 #include "step/precision.h"
 #include "task/cross_entropy.h"
 
@@ -39,6 +40,7 @@ class BareLoop {
   BareLoop(const ModelInput& input, const Recipe& recipe, const DeviceBatch& batch)
       : recipe_(recipe), count_(batch.count()) {
     model_ = make_model(recipe.model, input);
+    task_ = make_task(recipe.train, recipe.model.classes, model_->facets());
     model_->to(batch.images.device(), recipe.train.channels_last);
     if (const ModelFacets facets = model_->facets(); facets.wanted_images > 0)
       facets.prepare(batch.images);
@@ -97,9 +99,12 @@ class BareLoop {
       at::Tensor logits = model_->forward(batch.images);
       if (autocast) logits = logits.to(at::kFloat);
       const bool tokens = recipe_.train.task == TaskKind::kLanguage;
-      loss = cross_entropy(tokens ? logits.flatten(0, 1) : logits,
-                           tokens ? batch.labels.flatten() : batch.labels,
-                           recipe_.train.label_smoothing);
+      const bool numbers =
+          recipe_.train.task == TaskKind::kRegress || recipe_.train.task == TaskKind::kMultilabel;
+      loss = numbers ? task_->mean_loss(logits, batch.labels, 0)
+                     : cross_entropy(tokens ? logits.flatten(0, 1) : logits,
+                                     tokens ? batch.labels.flatten() : batch.labels,
+                                     recipe_.train.label_smoothing);
       const double loss_weight = double(batch.count()) / double(count_);
       if (loss_weight != 1) loss = loss * loss_weight;
     }
@@ -132,6 +137,7 @@ class BareLoop {
   const int64_t count_;  // images of all micro-batches
   std::vector<DeviceBatch> micro_batches_;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<const Task> task_;
   std::unique_ptr<Optimizer> optimizer_;  // null with a fused operator
   std::vector<at::Tensor> parameters_, gradients_, first_, second_, counts_;
 };

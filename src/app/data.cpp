@@ -64,7 +64,7 @@ void write_unless_stopped(Env& env, const char* title, const Dataset& dataset, c
       progress.update(int64_t(done), "");
     });
   } catch (const Error&) {
-    require_running();  // otherwise the failure is not that of a read that was cancelled
+    require_running();  // after a signal the failure is only that of the cancelled read
     throw;
   }
 }

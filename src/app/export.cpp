@@ -86,12 +86,12 @@ std::string last_line(std::string text) {
 
 using Facts = std::map<std::string, std::string>;
 
-// torch.export is Python: a tool puts the weights into the model's twin there.
+// torch.export is Python: a tool puts the weights into the same model there.
 void write_pt2(Env& env, const std::string& out, Model& model, const ModelInput& input,
                const Facts& facts) {
   if (!input.is_images())
-    fail(ErrorKind::kUsage, "the twins in tools/model_twins.py are of models for images",
-         "--format pt2", "Use another --format");
+    fail(ErrorKind::kUsage, "pt2 is only for models of images", "--format pt2",
+         "Use --format onnx or torchscript");
   const std::string tool = shipped_file(env, "tools/export_pt2.py");
   if (tool.empty())
     fail(ErrorKind::kUsage, "tools/export_pt2.py is not beside this program", "--format pt2",

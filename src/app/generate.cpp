@@ -34,7 +34,7 @@ void print_generated(Model& model, const at::Device& device, const Recipe& recip
                      const std::vector<TensorField>& fields, const GenerationArguments& arguments) {
   const auto input = std::ranges::find(fields, false, &TensorField::is_target);
   if (recipe.train.task != TaskKind::kLanguage || input == fields.end())
-    fail(ErrorKind::kUsage, "the run is not of a language model", "--generate",
+    fail(ErrorKind::kUsage, "this run did not train a language model", "--generate",
          "Give a run with train.task=language");
   const Vocabulary vocabulary(input->values, input->symbols);
   std::vector<int64_t> prompt = vocabulary.tokens(arguments.prompt);

@@ -177,7 +177,9 @@ void require_known_commands(const CLI::App& app, int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Trains image models on LibTorch and shows what slows them down.", "saturate");
+  CLI::App app(
+      "Trains models of images, tables and text on LibTorch and shows what slows them down.",
+      "saturate");
   app.footer(kFooter);
   app.require_subcommand(1);
   app.set_version_flag("--version", "saturate " SATURATE_VERSION);

@@ -5,9 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "data/sources.h"
-#include "saturate/data/error.h"
-#include "saturate/data/random.h"
+#include "data/synth_tensors.h"
 
 namespace saturate {
 namespace {
@@ -273,66 +271,21 @@ class SynthSource : public IndexedSource {
   std::vector<std::string> classes_;
 };
 
-[[noreturn]] void fail_range(const std::string& key, std::string_view value, const char* range) {
-  fail(ErrorKind::kUsage, "synth " + key + "=" + std::string(value) + " is not " + range,
-       "data.source", "Set " + key + " to " + range);
-}
-
-template <class T>
-void set_number(const std::string& key, std::string_view text, T low, T high, const char* range,
-                T& out) {
-  const auto value = parsed_number<T>(text);
-  if (!value || !(*value >= low && *value <= high)) fail_range(key, text, range);
-  out = *value;
-}
-
-void set_option(SynthOptions& options, const std::string& key, std::string_view value) {
-  constexpr auto kAny = UINT64_MAX;
-  if (key == "size") {
-    set_number<int64_t>(key, value, 8, 1024, "a whole number from 8 to 1024", options.size);
-  } else if (key == "count") {
-    set_number<int64_t>(key, value, 1, 100'000'000, "a whole number from 1 to 100000000",
-                        options.count);
-  } else if (key == "classes") {
-    set_number<int64_t>(key, value, 2, kShapeCount, "a whole number from 2 to 10", options.classes);
-  } else if (key == "difficulty") {
-    set_number<double>(key, value, 0, 1, "a number from 0 to 1", options.difficulty);
-  } else if (key == "seed") {
-    set_number<uint64_t>(key, value, 0, kAny, "a whole number from 0 on", options.seed);
-  } else if (key == "quality") {
-    set_number<int64_t>(key, value, 1, 100, "a whole number from 1 to 100", options.quality);
-  } else if (key == "split") {
-    if (value != "train" && value != "test") fail_range(key, value, "train or test");
-    options.split = value == "test";
-  } else if (key == "masks") {
-    if (value != "true" && value != "false") fail_range(key, value, "true or false");
-    options.masks = value == "true";
-  } else {
-    const std::string known[] = {"size", "count", "classes", "difficulty",
-                                 "seed", "split", "quality", "masks"};
-    fail(ErrorKind::kUsage, "synth has no option \"" + key + "\"", "data.source",
-         suggest(key, known));
-  }
-}
-
-SynthOptions parse_spec(std::string_view spec) {
-  SynthOptions options;
-  if (spec.empty()) return options;
-  if (spec.ends_with(',')) spec.remove_suffix(1);
-  for (const std::string& pair : split_text(spec, ',')) {
-    const auto equals = pair.find('=');
-    if (equals == std::string::npos)
-      fail(ErrorKind::kUsage, "synth option \"" + pair + "\" has no value", "data.source",
-           "Write synth:KEY=VALUE,KEY=VALUE");
-    set_option(options, pair.substr(0, equals), pair.substr(equals + 1));
-  }
-  return options;
-}
-
 }  // namespace
 
 std::unique_ptr<Dataset> open_synth(Env&, const std::string& rest) {
-  return std::make_unique<SynthSource>(parse_spec(rest));
+  SynthOptions options;
+  SynthArguments arguments("synth", rest);
+  arguments.take<int64_t>("size", 8, 1024, options.size);
+  arguments.take<int64_t>("count", 1, 100'000'000, options.count);
+  arguments.take<int64_t>("classes", 2, kShapeCount, options.classes);
+  arguments.take<double>("difficulty", 0, 1, options.difficulty);
+  arguments.take<uint64_t>("seed", 0, UINT64_MAX, options.seed);
+  arguments.take("split", "train", "test", options.split);
+  arguments.take<int64_t>("quality", 1, 100, options.quality);
+  arguments.take("masks", "false", "true", options.masks);
+  arguments.finish();
+  return std::make_unique<SynthSource>(options);
 }
 
 }  // namespace saturate

@@ -6,59 +6,47 @@
 #include <cstring>
 #include <numbers>
 
-#include "data/sources.h"
-#include "data/synth_numbers.h"
-#include "saturate/data/random.h"
+#include "data/synth_tensors.h"
 
 namespace saturate {
 namespace {
 
-constexpr int64_t kLeastInputs = 5;
+constexpr size_t kLeastInputs = 5;
 // The function's mean and standard deviation, and those of a uniform u.
 constexpr double kTargetMean = 14.4, kTargetDeviation = 4.9;
 const double kUniformDeviation = std::sqrt(1.0 / 12);
 
 struct SynthTable {
-  int64_t count = 2000, inputs = 10, outputs = 1;
+  SynthStream stream{"synth-table", 2000};
+  size_t inputs = 10, outputs = 1;
   double noise = 0.1;
-  uint64_t seed = 0;
-  uint32_t split = 0;  // 0 train, 1 test: disjoint streams
 };
 
-class SynthTableSource : public IndexedSource {
+std::vector<TensorField> fields_of(const SynthTable& table) {
+  std::vector<int64_t> target;
+  if (table.outputs > 1) target.push_back(int64_t(table.outputs));
+  return {{"x", ElementType::kFloat32, {int64_t(table.inputs)}},
+          {"y", ElementType::kFloat32, target, /*is_target=*/true}};
+}
+
+class SynthTableSource : public SynthTensors {
  public:
-  explicit SynthTableSource(const SynthTable& table) : table_(table) {
-    std::vector<int64_t> target;
-    if (table.outputs > 1) target.push_back(table.outputs);
-    fields_ = {{"x", ElementType::kFloat32, {table.inputs}},
-               {"y", ElementType::kFloat32, target, /*is_target=*/true}};
-  }
+  explicit SynthTableSource(const SynthTable& table)
+      : SynthTensors(table.stream, fields_of(table)), table_(table) {}
 
-  size_t size() const override { return size_t(table_.count); }
-  const std::vector<std::string>& classes() const override { return none_; }
-  const std::vector<TensorField>& tensors() const override { return fields_; }
-  uint64_t bytes(size_t) const override { return bytes_of(std::span(fields_)); }
-  int64_t label(size_t) const override { return 0; }
-
-  void read(size_t index, Sample& out) const override {
-    RandomStream random(table_.seed, table_.split, index, RandomUse::kSynthetic);
-    std::vector<double> u(size_t(table_.inputs));
+ private:
+  void draw(RandomStream& random, std::byte* out) const override {
+    std::vector<double> u(table_.inputs);
     std::vector<float> values;
     for (double& each : u) {
       each = random.next_double();
       values.push_back(float((each - 0.5) / kUniformDeviation));
     }
-    for (int64_t i = 0; i < table_.outputs; ++i)
-      values.push_back(float(target_of_row(u, size_t(i)) + table_.noise * random.normal()));
-    out.name =
-        (table_.split == 0 ? "synth-table:train:" : "synth-table:test:") + std::to_string(index);
-    out.encoding = SampleEncoding::kTensors;
-    out.label = 0;
-    out.bytes.resize(values.size() * sizeof(float));
-    std::memcpy(out.bytes.data(), values.data(), out.bytes.size());
+    for (size_t i = 0; i < table_.outputs; ++i)
+      values.push_back(float(target_of_row(u, i) + table_.noise * random.normal()));
+    std::memcpy(out, values.data(), values.size() * sizeof(float));
   }
 
- private:
   // Output `first` is of the inputs from `first` on.
   static double target_of_row(const std::vector<double>& u, size_t first) {
     const auto at = [&](size_t i) { return u[(first + i) % u.size()]; };
@@ -68,23 +56,20 @@ class SynthTableSource : public IndexedSource {
   }
 
   const SynthTable table_;
-  std::vector<TensorField> fields_;
-  const std::vector<std::string> none_;
 };
 
 }  // namespace
 
 std::unique_ptr<Dataset> open_synth_table(Env&, const std::string& rest) {
   SynthTable table;
-  std::string left = "," + rest;  // options follow a comma
-  const SynthNumbers numbers{"synth-table", left};
-  numbers.take<int64_t>("count", 1, 100'000'000, table.count);
-  numbers.take<int64_t>("inputs", kLeastInputs, 1 << 20, table.inputs);
-  numbers.take<int64_t>("outputs", 1, 1 << 20, table.outputs);
-  numbers.take<double>("noise", 0, 1000, table.noise);
-  numbers.take<uint64_t>("seed", 0, UINT64_MAX, table.seed);
-  table.split = take_word(left, "split", "train", "test") == "test";
-  numbers.require_none("count, inputs, outputs, noise, seed and split");
+  SynthArguments arguments("synth-table", rest);
+  arguments.take<size_t>("count", 1, 100'000'000, table.stream.count);
+  arguments.take<size_t>("inputs", kLeastInputs, 1 << 20, table.inputs);
+  arguments.take<size_t>("outputs", 1, 1 << 20, table.outputs);
+  arguments.take<double>("noise", 0, 1000, table.noise);
+  arguments.take<uint64_t>("seed", 0, UINT64_MAX, table.stream.seed);
+  arguments.take("split", "train", "test", table.stream.split);
+  arguments.finish();
   return std::make_unique<SynthTableSource>(table);
 }
 

@@ -11,6 +11,7 @@
 
 #include "image/effect_kernels.h"
 #include "image/effect_pixel.h"
+#include "image/simd_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace saturate {
@@ -245,14 +246,9 @@ const EffectKernels& effect_kernels() {
 }
 
 std::vector<EffectKernels> all_effect_kernels() {
-  std::vector<EffectKernels> all{plain_effect_kernels()};
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    const EffectKernels found = HWY_DYNAMIC_DISPATCH(kernels_of_effects)();
-    if (found.recolour != plain_effect_kernels().recolour) all.push_back(found);
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  return all;
+  return all_targets(
+      plain_effect_kernels(), [] { return HWY_DYNAMIC_DISPATCH(kernels_of_effects)(); },
+      &EffectKernels::recolour);
 }
 
 }  // namespace saturate

@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include "image/fast_kernels.h"
+#include "image/simd_targets.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace saturate {
@@ -212,14 +213,9 @@ const FastKernels& fast_kernels() {
 }
 
 std::vector<FastKernels> all_fast_kernels() {
-  std::vector<FastKernels> all{plain_fast_kernels()};
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    const FastKernels found = HWY_DYNAMIC_DISPATCH(kernels)();
-    if (found.blend_rows != plain_fast_kernels().blend_rows) all.push_back(found);
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  return all;
+  return all_targets(
+      plain_fast_kernels(), [] { return HWY_DYNAMIC_DISPATCH(kernels)(); },
+      &FastKernels::blend_rows);
 }
 
 }  // namespace saturate

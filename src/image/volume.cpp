@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <type_traits>
 
 #include "image/volume_kernels.h"
 
@@ -246,26 +247,19 @@ VolumeRange volume_range(VoxelType type, const void* values, size_t n) {
 
 void apply_volume(const VolumeForm& form, const VolumeEffects& effects, const void* in,
                   VolumeScratch& scratch, void* out) {
+  const auto values = [&](auto type) {
+    using Value = decltype(type);
+    const auto* const from = static_cast<const Value*>(in);
+    if constexpr (std::is_same_v<Value, float>)
+      transform_floats(form, effects, from, static_cast<float*>(out));
+    else
+      transform_levels(form, effects, from, scratch, static_cast<uint8_t*>(out));
+  };
   const auto labels = [&](auto type) {
     using Label = decltype(type);
     transform_labels(form, effects, static_cast<const Label*>(in), static_cast<Label*>(out));
   };
-  switch (form.type) {
-    case VoxelType::kFloat32:
-      return transform_floats(form, effects, static_cast<const float*>(in),
-                              static_cast<float*>(out));
-    case VoxelType::kUint8:
-      return transform_levels(form, effects, static_cast<const uint8_t*>(in), scratch,
-                              static_cast<uint8_t*>(out));
-    case VoxelType::kLabel8:
-      return labels(uint8_t{});
-    case VoxelType::kLabel16:
-      return labels(uint16_t{});
-    case VoxelType::kLabel32:
-      return labels(uint32_t{});
-    case VoxelType::kLabel64:
-      return labels(uint64_t{});
-  }
+  with_voxel_type(form.type, values, labels);
 }
 
 void transform_volumes_cpu(const VolumeArguments& batch) {

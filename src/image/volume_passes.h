@@ -116,6 +116,26 @@ SATURATE_HOST_DEVICE inline void copy_labels(const VolumeForm& form, const Label
         index < 0 ? static_cast<Label>(form.outside) : in[index * form.channels + c];
 }
 
+// Calls values(T{}), or labels(T{}), with the type of a volume's voxels.
+template <class Values, class Labels>
+SATURATE_HOST_DEVICE inline void with_voxel_type(VoxelType type, const Values& values,
+                                                 const Labels& labels) {
+  switch (type) {
+    case VoxelType::kFloat32:
+      return values(float{});
+    case VoxelType::kUint8:
+      return values(uint8_t{});
+    case VoxelType::kLabel8:
+      return labels(uint8_t{});
+    case VoxelType::kLabel16:
+      return labels(uint16_t{});
+    case VoxelType::kLabel32:
+      return labels(uint32_t{});
+    case VoxelType::kLabel64:
+      return labels(uint64_t{});
+  }
+}
+
 // Output voxel `voxel` of volume `index` of a batch.
 SATURATE_HOST_DEVICE inline void transform_voxel(const VolumeArguments& batch, int64_t index,
                                                  int64_t voxel) {
@@ -136,20 +156,7 @@ SATURATE_HOST_DEVICE inline void transform_voxel(const VolumeArguments& batch, i
     copy_labels(form, static_cast<const Label*>(batch.in) + in_place, line, voxel, x,
                 static_cast<Label*>(batch.out) + out_place);
   };
-  switch (form.type) {
-    case VoxelType::kFloat32:
-      return values(float{});
-    case VoxelType::kUint8:
-      return values(uint8_t{});
-    case VoxelType::kLabel8:
-      return labels(uint8_t{});
-    case VoxelType::kLabel16:
-      return labels(uint16_t{});
-    case VoxelType::kLabel32:
-      return labels(uint32_t{});
-    case VoxelType::kLabel64:
-      return labels(uint64_t{});
-  }
+  with_voxel_type(form.type, values, labels);
 }
 
 // A team's part of a batch: its turns among `parts` blocks of a volume.

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "hwy/contrib/math/math-inl.h"  // quoted, as it must come after foreach_target.h
+#include "image/simd_targets.h"
 #include "image/volume_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -173,14 +174,9 @@ const VolumeKernels& volume_kernels() {
 }
 
 std::vector<VolumeKernels> all_volume_kernels() {
-  std::vector<VolumeKernels> all{plain_volume_kernels()};
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    const VolumeKernels found = HWY_DYNAMIC_DISPATCH(kernels_of_volumes)();
-    if (found.change != plain_volume_kernels().change) all.push_back(found);
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  return all;
+  return all_targets(
+      plain_volume_kernels(), [] { return HWY_DYNAMIC_DISPATCH(kernels_of_volumes)(); },
+      &VolumeKernels::change);
 }
 
 }  // namespace saturate

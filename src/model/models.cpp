@@ -107,7 +107,7 @@ std::unique_ptr<Model> make_model(const ModelOptions& options, const ModelInput&
          "model.width", "Set model.width to a number above 0, such as 1.0");
   if (entry.traits.is_language) {
     if (!input.is_tokens())
-      fail(ErrorKind::kUsage, options.name + " takes tokens, and the samples are something else",
+      fail(ErrorKind::kUsage, options.name + " is a language model, and the samples are not tokens",
            "model.name", "Give a source of tokens, as tokens:FILE, or choose another model.name");
   } else if (input.is_images()) {
     require_size(options, input, 1);

@@ -172,7 +172,7 @@ void take_foreign(const ForeignWeights& foreign, const std::vector<NamedTensor>&
     else if (!at::equal(node.mapped().to(found->second.scalar_type()), found->second))
       fail(ErrorKind::kUsage,
            copy + " differs from " + original + ", which the model uses for both", path,
-           "Save a model whose weights are tied");
+           "Use a file in which both are equal, as of a model with tied weights");
   }
   for (const std::string& name : foreign.longer) {
     const auto found = tensors.find(name);

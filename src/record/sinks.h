@@ -80,8 +80,7 @@ class MetricsSink : public Observer {
 // The sinks of `recipe.watch`, for a run in `folder`. `begin_step`: steps already made; earlier
 // processes' records of later steps are void. Changes no file's contents: the run may still be
 // refused. Fails with kUsage if the endpoint's port is taken, with kRun if a file cannot be opened.
-// `env` must outlive the sinks. `metrics`: as for
-// make_csv_sink().
+// `env` must outlive the sinks. `metrics`: as for make_csv_sink().
 std::vector<std::shared_ptr<MetricsSink>> open_sinks(Env& env, const Recipe& recipe,
                                                      const std::string& folder, int64_t begin_step,
                                                      const std::vector<std::string>& metrics = {});

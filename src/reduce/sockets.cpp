@@ -134,7 +134,9 @@ void Wire::say(const Json& message) {
   if (!open()) return;
   const std::string line = message.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   const ssize_t sent = send(socket_.get(), line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent != ssize_t(line.size())) socket_.reset();
+  // hear() takes the last messages of an end that has closed, and then closes this one.
+  const bool is_closed = sent < 0 && errno == EPIPE;
+  if (sent != ssize_t(line.size()) && !is_closed) socket_.reset();
 }
 
 void Wire::hear(const std::function<void(const Json& message)>& take) {

@@ -41,7 +41,7 @@ class Vocabulary {
   std::vector<int64_t> tokens(const std::string& prompt) const;
   // A token as text, or as a number and a blank.
   std::string text(int64_t token) const;
-  // The token that stands for no prompt: a line end, else a blank, else the first.
+  // The token to start from without a prompt: a line end, else a blank, else the first.
   int64_t first() const;
 
  private:

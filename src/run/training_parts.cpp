@@ -28,14 +28,14 @@ void require_fitting(Model& made, const ModelFacets& model, const Recipe& recipe
   const bool segments = recipe.train.task == TaskKind::kSegment;
   if (segments && !model.per_pixel)
     fail(ErrorKind::kUsage,
-         recipe.model.name + " predicts one class per image, and train.task is segment",
-         "model.name", "Choose unet or toy_seg");
+         recipe.model.name + " has no output for each pixel, and train.task is segment",
+         "model.name", "Choose unet or toy_seg, for volumes unet3d");
   if (!segments && model.per_pixel)
     fail(ErrorKind::kUsage,
-         recipe.model.name + " predicts a class per pixel, and train.task is classify",
+         recipe.model.name + " predicts a class for each pixel, and train.task is another",
          "model.name", "Set train.task=segment, or choose another model");
   if (traits_of(recipe.model).is_language && recipe.train.task != TaskKind::kLanguage)
-    fail(ErrorKind::kUsage, recipe.model.name + " predicts tokens, and train.task is another",
+    fail(ErrorKind::kUsage, recipe.model.name + " is a language model, and train.task is another",
          "model.name", "Set train.task=language, or choose another model");
   if (recipe.pipeline.encoder && !model.encoder)
     fail(ErrorKind::kUsage, recipe.model.name + " is not an encoder and a decoder",

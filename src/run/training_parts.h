@@ -37,8 +37,8 @@ struct OwnParts {
 void resolve_metrics(Recipe& recipe, const Task& task);
 
 // Draws the weights by recipe.seed, and resolves train.checkpoint_segments and train.monitor.
-// REQUIRES: everything
-// else resolved but train.batch. `fill` may change the weights, before anything else has seen them.
+// REQUIRES: everything else resolved but train.batch. `fill` may change the weights, before
+// anything else has seen them.
 // `input`: model_input() of the recipe. `group`: the processes that distributed.shard_optimizer
 // divides the optimizer among, if any.
 TrainingParts make_training_parts(const ModelInput& input, Recipe& recipe, const at::Device& device,

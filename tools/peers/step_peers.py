@@ -12,9 +12,8 @@ bare LibTorch loop. The mlp is 768-128-10 (16x16 RGB), with batch 64 on one thre
 32 pixels, batch 512; resnet18 is torchvision's at 224 pixels, batch 32. Images are noise. Every learning
 rate is 0.
 
-
-The language models gpt-tiny, gpt-mini (sequences of 256 tokens, batch 12) and gpt2 (1,024 tokens, batch 4; only if it
-is named) are counted in tokens. In Python they are nanoGPT's model and loop in plain torch: premade is one held batch,
+The language models gpt-tiny (sequences of 128 tokens, batch 64), gpt-mini (256 tokens, batch 12) and gpt2 (1,024
+tokens, batch 4; only if it is named) are counted in tokens. In Python they are nanoGPT's model and loop in plain torch: premade is one held batch,
 loader its get_batch() from a memory-mapped file. Tokens are noise.
 
 Without --python, a temporary environment gets torch and torchvision from PyPI (gigabytes).
@@ -55,6 +54,19 @@ CASES = {
                                                               ("gpt-mini", "gpt_mini", 256, 65, 12, 2048),
                                                               ("gpt2", "gpt2", 1024, 50257, 4, 256))}
 BY_DEFAULT = [name for name in CASES if name != "gpt2"]
+TRAINING = """[model]
+name = "{model}"
+[optimizer]
+name = "{optimizer}"
+[schedule]
+name = "constant"
+[precision]
+mode = "{precision}"
+[train]
+batch = {batch}
+threads = {threads}
+drop_last = true
+"""
 RECIPE = """[data]
 source = "idx:{images},{labels}"
 [augment]
@@ -62,38 +74,12 @@ crop = "none"
 flip = 0.0
 mean = [0.5, 0.5, 0.5]
 std = [0.25, 0.25, 0.25]
-[model]
-name = "{model}"
-[optimizer]
-name = "{optimizer}"
-[schedule]
-name = "constant"
-[precision]
-mode = "{precision}"
-[train]
-batch = {batch}
-threads = {threads}
-drop_last = true
-[debug]
+""" + TRAINING + """[debug]
 off = {off}
 """
-
-
 TOKENS_RECIPE = """[data]
 source = "tokens:{tokens},context={context},vocabulary={vocabulary}"
-[model]
-name = "{model}"
-[optimizer]
-name = "{optimizer}"
-[schedule]
-name = "constant"
-[precision]
-mode = "{precision}"
-[train]
-batch = {batch}
-threads = {threads}
-drop_last = true
-"""
+""" + TRAINING
 
 
 def write_tokens(folder, case):
