@@ -321,9 +321,12 @@ TEST(Recipe, ConflictingKeysAreRefused) {
             std::string::npos);
   EXPECT_NE(recipe_error(kMinimal, {"train.batch=auto", "train.accumulate=2"}).find("chosen by"),
             std::string::npos);
-  EXPECT_NE(recipe_error(kMinimal, {"train.effective_batch=64"}).find("without train.batch=auto"),
-            std::string::npos);
-  EXPECT_EQ(recipe_error(kMinimal, {"train.effective_batch=64", "train.batch=auto"}), "no error");
+  EXPECT_EQ(recipe_error(kMinimal, {"train.batch=auto:64"}), "no error");
+  for (const char* wrong : {"auto:", "auto:0", "auto:2.5", "auto:1048577", "automatic"})
+    EXPECT_NE(recipe_error(kMinimal, {"train.batch=" + std::string(wrong)})
+                  .find("Give auto, auto:IMAGES, or a number"),
+              std::string::npos)
+        << wrong;
   EXPECT_NE(
       recipe_error(kMinimal, {"precision.mode=tf32", "debug.off=tf32"}).find("debug.off has tf32"),
       std::string::npos);

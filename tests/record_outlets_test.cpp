@@ -178,7 +178,7 @@ TEST_F(PrometheusEndpoint, AnswersToTheNamesThatTheUserAllows) {
     EXPECT_EQ(status("node7"), "200") << "behind a forwarded port";
     for (const char* host : {"node71", "evil.example", "node7.evil.example", "10.0.0.1", "*"})
       EXPECT_EQ(status(host + at), "403") << host;
-    EXPECT_NE(ask(loopback(), port, "/metrics", "other").find("watch.prometheus_hosts"),
+    EXPECT_NE(ask(loopback(), port, "/metrics", "other").find("add it to watch.prometheus"),
               std::string::npos);
   }
   recipe.watch.prometheus_hosts = "*";
