@@ -212,7 +212,7 @@ const std::map<std::string, Old>& old_values() {
        {"\"0.0.0.0\"", "watch.prometheus=0.0.0.0:9400", {"watch.prometheus=9400"}}},
       {"watch.prometheus_hosts",
        {"\"node7,*\"", "watch.prometheus=9400,node7,*", {"watch.prometheus=9400"}}},
-      {"train.effective_batch", {"64", "train.batch=auto:64", {"train.batch=auto"}}},
+      {"train.effective_batch", {"64", "train.batch=\"auto:64\"", {"train.batch=auto"}}},
       {"distributed.powersgd_rank",
        {"2", "distributed.compress=powersgd:2", {"distributed.compress=powersgd"}}},
       {"data.shuffle_block", {"64", "data.shuffle=block:64", {"data.shuffle=block"}}},

@@ -104,7 +104,7 @@ TEST_F(LanguageRun, ImpossibleSettingsAreUsageErrors) {
   testing::write_file(dir_ / "t.bin", std::string(400, '\1'));
   expect_refused({"data.source=tokens:" + (dir_ / "t.bin") + ",context=24", "data.eval_source="},
                  "the target is of whole numbers");
-  expect_refused({"data.source=synth-table:", "data.eval_source="}, "gpt_tiny takes tokens");
+  expect_refused({"data.source=synth-table:", "data.eval_source="}, "gpt_tiny is a language model");
 }
 
 TEST_F(LanguageRun, ReadsTheBytesOfATextAndContinuesIt) {
@@ -147,7 +147,7 @@ TEST_F(LanguageRun, OtherTasksHaveNoText) {
   train("table", {"data.source=synth-table:count=80", "data.eval_source=", "model.name=mlp",
                   "train.epochs=1"});
   expect_error(run_saturate("eval '" + (dir_ / "table") + "' --generate"), 2,
-               {"not of a language model"});
+               {"did not train a language model"});
 }
 
 // ---- Drawing

@@ -71,8 +71,8 @@ OptionRow batch_row() {
     if (*text == "auto") return;
     const auto images = parsed_number<int64_t>(text->starts_with("auto:") ? text->substr(5) : "");
     if (!images || !range.contains(double(*images)))
-      fail_option(key, "has no value \"" + *text + "\"",
-                  "Give auto, auto:IMAGES, or a number; numbers are " + range.text(), where);
+      fail_option(key, "must be an integer, auto or auto:IMAGES",
+                  "Give auto, such as auto:1024, or " + range.text(), where);
     recipe.train.effective_batch = int(*images);
   };
   row.get = [get = row.get](const Recipe& recipe) {
