@@ -1,4 +1,4 @@
-// unet3d and resnet18_1d against their Python twins (tests/oracles/volume_model_goldens.py).
+// unet3d and resnet18_1d against the same models in Python (tests/oracles/volume_model_goldens.py).
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
