@@ -120,6 +120,9 @@ TEST_F(LanguageRun, ReadsTheBytesOfATextAndContinuesIt) {
       run_saturate("eval '" + (dir_ / "run") + "' --generate 345 --tokens 19 --temperature 0");
   EXPECT_EQ(said.exit_code, 0) << said.err;
   EXPECT_EQ(said.out, "3456789\n0123456789\n012\n") << said.err;
+  const auto bytes = run_saturate("eval '" + (dir_ / "run") +
+                                  "' --generate '\xc3\u00e9' --tokens 1 --temperature 0");
+  EXPECT_TRUE(bytes.out.starts_with("\\xc3\u00e9")) << "whole characters: " << bytes.out;
 }
 
 TEST_F(LanguageRun, GeneratesTheSameTextFromTheSameSeed) {
@@ -216,6 +219,8 @@ TEST(Vocabulary, IsOfBytesSymbolsOrNumbers) {
   for (const char* wrong : {"300", "-1", "a", "1.5"})
     EXPECT_EQ(error_of([&] { numbers.tokens(wrong); }).kind(), ErrorKind::kUsage) << wrong;
   EXPECT_EQ(error_of([&] { symbols.tokens("abcd"); }).kind(), ErrorKind::kUsage);
+  const Error error = error_of([&] { symbols.tokens("ab\u96dbc"); });
+  EXPECT_NE(error.reason().find("the character \"\u96db\","), std::string::npos) << error.reason();
 }
 
 }  // namespace

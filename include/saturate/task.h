@@ -83,8 +83,9 @@ class Task {
 // A class for each sample: logits [N, classes] and labels [N] int64; cross entropy and accuracy.
 // Ties between logits go to the lower class, on a GPU as in topk().
 const Task& classification();
-// A class for each pixel: logits [N, classes, H, W] and labels [N, H, W] int64, negative where
-// ignored; cross entropy, accuracy and counts over the other pixels.
+// A class for each pixel or voxel: logits [N, classes, H, W] and labels [N, H, W], or logits
+// [N, classes, D, H, W] and labels [N, D, H, W]; labels are int64, negative if ignored. Cross
+// entropy, accuracy and counts over the others.
 const Task& segmentation();
 
 // Numbers: outputs and labels [N, ...] of `values` numbers for each sample, in any two shapes. The

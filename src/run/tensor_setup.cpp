@@ -65,16 +65,17 @@ TaskKind task_for(const std::vector<TensorField>& fields, const TensorField& tar
   if (!is_whole(target.type)) return TaskKind::kRegress;
   fail(
       ErrorKind::kUsage, "the target is of whole numbers (" + described(target) + ")", source,
-      "For tokens give tokens:FILE,vocabulary=N; or set train.task=multilabel if they are 0 and 1, "
-      "or train.task=regress");
+      "Set train.task=regress, or multilabel if they are 0 and 1. Classes are whole numbers from 0 "
+      "to 65535, of shape [samples]; for a class for each voxel name the volume with "
+      ",volume=NAME; for tokens give tokens:FILE,vocabulary=N");
 }
 
-// The vocabulary is the number of outputs, which may be larger.
+// Sets the number of outputs to the vocabulary, unless the recipe has a larger one.
 void set_vocabulary(Recipe& recipe, const Dataset& data, const TensorField& target) {
   if (!is_text(data.tensors(), target))
     fail(ErrorKind::kUsage,
-         "the samples are not tokens of a known vocabulary and those after them (" +
-             tensors_text(data.tensors()) + "), and train.task is language",
+         "train.task is language, and the source has no tokens of a known vocabulary (it has " +
+             tensors_text(data.tensors()) + ")",
          recipe.data.source, "Give tokens:FILE,vocabulary=N");
   if (recipe.model.classes == 0) recipe.model.classes = int(target.values);
   if (recipe.model.classes < target.values)
