@@ -278,7 +278,7 @@ TEST_F(TensorRun, SeveralLabelsNeedTheirTask) {
               result.eval->value("map").value(), 1e-3);
   // Two samples for three ranks.
   settings[1] = "data.eval_source=" + write_arrays(2, "labels");
-  settings.push_back("train.epochs=1");
+  settings[2] = "train.epochs=1";
   std::vector<double> found(3);
   testing::run_ranks(3, [&](Group& group) {
     TrainerOptions own = options("three");
