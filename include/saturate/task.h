@@ -96,6 +96,7 @@ std::unique_ptr<const Task> regression(RegressionLoss loss, int64_t values);
 // Any number of labels for each sample: logits [N, values] and labels [N, values] of 0 and 1.
 // Binary cross entropy; "map", as scikit-learn's average_precision_score(average="macro") over a
 // whole evaluation, and "f1" as its f1_score(average="macro") of probabilities above a half.
+// metrics() fails with kData if labels are neither 0 nor 1.
 std::unique_ptr<const Task> multilabel(int64_t values);
 
 // The token after each: logits [N, T, V] and labels [N, T] int64, negative where ignored. Cross

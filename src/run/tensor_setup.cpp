@@ -155,9 +155,15 @@ void require_same_tensors(const std::vector<TensorField>& fields, const Dataset&
   if (found.empty() && !fields.empty())
     fail(ErrorKind::kUsage, "the samples are images, and the training data are tensors", source,
          "Give a source of tensors");
-  const auto is_alike = [](const TensorField& a, const TensorField& b) {
+  const bool has_voxels = labelled_volume(found) != nullptr;
+  // `b` may lack the last classes of voxels; of labels in a file the number is not known, 0.
+  const auto has_same_values = [&](const TensorField& a, const TensorField& b) {
+    if (has_voxels && b.is_target) return a.values == 0 || b.values <= a.values;
+    return a.shape.empty() || a.values == b.values;
+  };
+  const auto is_alike = [&](const TensorField& a, const TensorField& b) {
     return a.shape == b.shape && a.is_target == b.is_target && a.is_volume == b.is_volume &&
-           is_whole(a.type) == is_whole(b.type) && (a.shape.empty() || a.values == b.values);
+           is_whole(a.type) == is_whole(b.type) && has_same_values(a, b);
   };
   if (std::ranges::equal(fields, found, is_alike)) return;
   fail(ErrorKind::kUsage,

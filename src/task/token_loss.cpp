@@ -81,6 +81,9 @@ class TokenLossNode : public Node {
       else
         gradient.copy_(part.mul_(factors.narrow(0, begin, count)));
     });
+    // Logits of ignored labels may be infinite, and 0 * NaN is NaN.
+    const at::Tensor ignored = weights_.eq(0).unsqueeze(1);
+    if (!ignored.is_cpu() || ignored.any().item<bool>()) result.masked_fill_(ignored, 0);
     return {result.view(logits.sizes())};
   }
 
@@ -131,7 +134,7 @@ at::Tensor token_loss(const at::Tensor& logits, const at::Tensor& labels) {
                      .squeeze(1));
     });
     weights = counts.to(type) / counts.sum().clamp_min(1);
-    loss = own.mul(weights).sum().neg();
+    loss = own.masked_fill_(counts.logical_not(), 0).mul(weights).sum().neg();
   }
   if (!at::GradMode::is_enabled() || !logits.requires_grad()) return loss;
   const auto node = make_graph_node<TokenLossNode>(logits, known, weights);
