@@ -81,9 +81,6 @@ class TokenLossNode : public Node {
       else
         gradient.copy_(part.mul_(factors.narrow(0, begin, count)));
     });
-    // Logits of ignored labels may be infinite, and 0 * NaN is NaN.
-    const at::Tensor ignored = weights_.eq(0).unsqueeze(1);
-    if (!ignored.is_cpu() || ignored.any().item<bool>()) result.masked_fill_(ignored, 0);
     return {result.view(logits.sizes())};
   }
 
