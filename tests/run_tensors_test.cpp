@@ -1,4 +1,5 @@
 // Whole runs on samples that are tensors.
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
