@@ -98,9 +98,9 @@ TEST_F(LanguageRun, ImpossibleSettingsAreUsageErrors) {
   expect_refused({"train.label_smoothing=0.1"}, "train.label_smoothing");
   expect_refused({"data.eval_source=synth-text:symbols=13,context=24"}, "below 13");
   expect_refused({"data.source=synth-table:", "data.eval_source=", "train.task=language"},
-                 "the samples are not tokens");
+                 "the source has no tokens of a known vocabulary");
   expect_refused({"data.source=synth:", "data.eval_source=", "train.task=language"},
-                 "the source has images");
+                 "each image of the source has a class");
   testing::write_file(dir_ / "t.bin", std::string(400, '\1'));
   expect_refused({"data.source=tokens:" + (dir_ / "t.bin") + ",context=24", "data.eval_source="},
                  "the target is of whole numbers");

@@ -263,7 +263,7 @@ TEST_F(TensorRun, SeveralLabelsNeedTheirTask) {
   const std::string source = write_arrays(600, "labels");
   Settings settings = {"data.source=split:train,1/4," + source,
                        "data.eval_source=split:held,1/4," + source, "train.epochs=12"};
-  expect_refused(settings, "train.task=multilabel if they are 0 and 1");
+  expect_refused(settings, "or multilabel if they are 0 and 1");
   settings.push_back("train.task=multilabel");
   const TrainResult result = train("run", settings);
   EXPECT_GT(result.eval->value("map").value(), 0.95);
