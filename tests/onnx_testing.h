@@ -53,7 +53,9 @@ inline std::map<std::string, std::vector<int64_t>> tensor_models() {
 inline std::vector<std::string> model_names() {
   std::vector<std::string> names;
   for (const auto& entry : models())
-    if (!entry.traits.is_file && !entry.traits.is_language) names.emplace_back(entry.name);
+    if (!entry.traits.is_file && !entry.traits.is_language &&
+        (!entry.traits.takes_tensors || entry.name == "mlp"))
+      names.emplace_back(entry.name);
   return names;
 }
 
