@@ -32,10 +32,8 @@ class StoreSource : public ::testing::Test {
     testing::write_folder_dataset(folder / "images", kFarSamples);
     const auto images = open_dataset(env(), "folder:" + (folder / "images"));
     for (const char* half : {"0", "1"}) {
-      write(*write_shard(env(), folder / half + std::string(".shard"), images->classes()), *images,
-            half);
-      write(*write_tar(env(), folder / half + std::string(".tar"), images->classes()), *images,
-            half);
+      write(*write_shard(env(), folder / half + std::string(".shard"), *images), *images, half);
+      write(*write_tar(env(), folder / half + std::string(".tar"), *images), *images, half);
       for (const char* ending : {".shard", ".tar"})
         server.put("/" + std::string(half) + ending,
                    testing::read_text(folder / (half + std::string(ending))));

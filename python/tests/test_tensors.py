@@ -1,5 +1,8 @@
 """Sources of tensors, against files that numpy writes."""
 
+import gzip
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -59,6 +62,18 @@ def test_other_arrays_are_refused(tmp_path, array, reason):
     np.save(tmp_path / "x.npy", array, allow_pickle=True)
     with pytest.raises(saturate.Error, match=reason):
         saturate.Loader(f"npy:{tmp_path}/x.npy", batch=2)
+
+
+def test_a_shard_has_the_arrays_that_numpy_saved(tmp_path):
+    formats = pathlib.Path(__file__).resolve().parents[2] / "tests/goldens/formats"
+    (tmp_path / "a.shard").write_bytes(gzip.decompress((formats / "tensors.shard.gz").read_bytes()))
+    with np.load(formats / "tensors.npz") as arrays:
+        read = rows(f"shard:{tmp_path}/a.shard", crop="none")
+        assert list(read) == list(arrays)
+        for name, array in arrays.items():
+            assert read[name].dtype == array.dtype and np.array_equal(read[name], array), name
+    loader = saturate.Loader(f"shard:{tmp_path}/a.shard", batch=4)
+    assert loader.target == "y" and loader.classes == ["0", "1", "2"] and loader.samples == 6
 
 
 def test_tables_are_normalised_as_numpy_does(tmp_path):

@@ -96,6 +96,7 @@ std::string to_json(const DatasetReport& report) {
                                  {"classes", classes},
                                  {"broken", to_json(report.broken)}};
   if (!report.fields.empty()) json["fields"] = to_json(report.fields);
+  if (!report.note.empty()) json["note"] = as_utf8(report.note);
   if (!report.has_masks) return json_text(json);
   nlohmann::ordered_json pixels = nlohmann::ordered_json::object();
   for (size_t i = 0; i < report.classes.size(); ++i)
@@ -122,7 +123,10 @@ void print_report(const DatasetReport& report, const std::string& source) {
     fmt::print("  all below{} is for {} of them, evenly spread; --all inspects all\n",
                report.has_masks ? "" : " except classes", report.looked_at);
   report.fields.empty() ? print_images(report) : print_fields(report);
-  if (!report.note.empty()) fmt::print("  note     {}\n", printable(report.note));
+  constexpr size_t kShownNote = 400;
+  if (!report.note.empty())
+    fmt::print("  note     {}{}\n", printable(report.note.substr(0, kShownNote)),
+               report.note.size() > kShownNote ? "... (all of it with --json FILE)" : "");
   constexpr size_t kShown = 20;
   if (!report.classes.empty()) fmt::print("  classes\n");
   for (size_t i = 0; i < std::min(kShown, report.classes.size()); ++i)

@@ -20,13 +20,12 @@ class SampleWriter {
   virtual void finish() = 0;
 };
 
-// Each fails with kUsage if `path` exists. `classes` must outlive the writer.
+// Each is for samples of `dataset`, which must outlive it, and fails with kUsage if `path` exists.
+// Only a shard holds tensors: it fails with kData if they are of a form that it does not.
 std::unique_ptr<SampleWriter> write_shard(Env& env, const std::string& path,
-                                          const std::vector<std::string>& classes);
-std::unique_ptr<SampleWriter> write_tar(Env& env, const std::string& path,
-                                        const std::vector<std::string>& classes);
-std::unique_ptr<SampleWriter> write_lmdb(Env& env, const std::string& path,
-                                         const std::vector<std::string>& classes);
+                                          const Dataset& dataset);
+std::unique_ptr<SampleWriter> write_tar(Env& env, const std::string& path, const Dataset& dataset);
+std::unique_ptr<SampleWriter> write_lmdb(Env& env, const std::string& path, const Dataset& dataset);
 
 // Class names become folder names, and may come from an untrusted archive: they must not lead
 // elsewhere. Fails with kData.

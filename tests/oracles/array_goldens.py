@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Writes numpy's files for tests/data_arrays_test.cpp, and a checksum of each sample's bytes as numpy sees them.
+"""Writes numpy's files for tests/data_arrays_test.cpp, and a checksum of each sample's bytes as numpy sees them; and
+tensors.npz with the shard of its samples, only from docs/shard_format.md.
 
     tests/oracles/array_goldens.py     # needs numpy (2.4.6 made the goldens)
 """
 
+import gzip
 import pathlib
+import struct
+import zlib
 
 import numpy as np
 
@@ -17,6 +21,45 @@ def fnv(data):
     for b in data:
         h = (h ^ b) * 0x100000001B3 % 2**64
     return h
+
+
+def write_shard(arrays, targets, volumes, classes):
+    def seal(block):
+        block = block.ljust(60, b"\0")
+        return block + struct.pack("<I", zlib.crc32(block))
+
+    def sized(text):
+        return struct.pack("<I", len(text)) + text.encode()
+
+    out = bytearray(seal(b"SATSHARD" + struct.pack("<I", 3)).ljust(4096, b"\0"))
+    records, names = b"", ""
+    for i in range(len(arrays["y"])):
+        data = b"".join(array[i].tobytes() for array in arrays.values())
+        out += b"\0" * (-len(out) % 64)
+        names += str(i)
+        records += struct.pack("<QIIIHHIIQ", len(out), len(data), zlib.crc32(data), arrays["y"][i], 4, 0, 0, 0, len(names))
+        out += data
+    out += b"\0" * (-len(out) % 4096)
+    fields = b""
+    for name, array in arrays.items():
+        flags = (name in targets) + 2 * (name in volumes)
+        values = len(classes) if name in targets else 0
+        shape = array.shape[1:]
+        fields += sized(name) + sized(array.dtype.name)
+        fields += struct.pack(f"<IQI{len(shape)}Q", flags, values, len(shape), *shape) + sized("")
+    index = records + b"".join(map(sized, classes)) + fields + sized("") + names.encode()
+    trailer = struct.pack("<QQQQIII", len(out) + len(index) + 64, len(out), len(index), len(arrays["y"]), len(classes),
+                          zlib.crc32(index), len(arrays))
+    return bytes(out) + index + seal(b"SATINDEX" + trailer)
+
+
+def write_tensors():
+    random = np.random.default_rng(3)
+    arrays = {"x": random.normal(size=(6, 2, 3)).astype("float32"), "flag": np.arange(6) % 2 == 1,
+              "v": random.integers(0, 256, (6, 3, 4, 5), "uint8"), "y": np.array([2, 0, 1, 1, 0, 2], "int32")}
+    np.savez(OUT / "tensors.npz", **arrays)
+    shard = write_shard(arrays, {"y"}, {"v"}, ["0", "1", "2"])
+    (OUT / "tensors.shard.gz").write_bytes(gzip.compress(shard, mtime=0))
 
 
 def main():
@@ -32,6 +75,7 @@ def main():
     np.save(OUT / "fortran-big-endian.npy", np.asfortranarray(arrays["float32"].astype(">f4")))
     lines = [f"{i}\t{fnv(b''.join(array[i].tobytes() for array in arrays.values())):016x}\n" for i in range(4)]
     (OUT / "arrays.tsv").write_text("".join(lines))
+    write_tensors()
 
 
 main()
