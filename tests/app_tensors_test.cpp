@@ -77,5 +77,16 @@ TEST(TensorCommands, APackedTableTrainsWithTheSameLosses) {
     testing::expect_same_losses(from_table, from_shard, kind);
 }
 
+TEST(TensorCommands, SamplesOfVaryingLengthAreInspectedAndNotTrainedOn) {
+  const std::string source =
+      "npz:" + testing::source_path("tests/goldens/formats/sequences.npz") + ",lengths=n";
+  const std::string named = source + ",sequence=x+tags";
+  const CommandResult seen = run_saturate("data inspect " + named);
+  EXPECT_NE(seen.out.find("float32 [up to 13, 3]"), std::string::npos) << seen.out;
+  testing::expect_error(run_saturate("train --set model.name=mlp data.source=" + named +
+                                     " data.eval_source=" + named),
+                        2, {"varying length", "lengths=NAME"});
+}
+
 }  // namespace
 }  // namespace saturate

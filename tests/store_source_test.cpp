@@ -46,7 +46,7 @@ class StoreSource : public ::testing::Test {
     for (size_t i = 0; i < images.size(); ++i) {
       if ((i < images.size() / 2) != (half == "0")) continue;
       images.read(i, sample);
-      writer.append(sample);
+      writer.append(sample, 0);
     }
     writer.finish();
   }

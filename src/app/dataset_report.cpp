@@ -43,12 +43,15 @@ void print_pixels(const DatasetReport& report) {
                printable(report.classes[i]));
 }
 
+std::string sizes_text(const TensorField& field) {
+  return fmt::format("{}{}", field.is_sequence ? "up to " : "", fmt::join(field.shape, ", "));
+}
+
 void print_fields(const DatasetReport& report) {
   for (const FieldReport& of : report.fields)
     fmt::print("  field    {}: {} [{}]{}, {:.6g} to {:.6g}, mean {:.6g}{}\n",
-               printable(of.field.name), element_name(of.field.type),
-               fmt::join(of.field.shape, ", "), of.field.is_target ? ", the target" : "", of.min,
-               of.max, of.mean,
+               printable(of.field.name), element_name(of.field.type), sizes_text(of.field),
+               of.field.is_target ? ", the target" : "", of.min, of.max, of.mean,
                of.not_finite == 0 ? "" : fmt::format("; {} not finite", of.not_finite));
 }
 

@@ -11,7 +11,7 @@
 namespace saturate {
 namespace {
 
-constexpr uint32_t kTargetFlag = 1, kVolumeFlag = 2;
+constexpr uint32_t kTargetFlag = 1, kVolumeFlag = 2, kSequenceFlag = 4;
 constexpr uint32_t kMaxDimensions = 32;
 constexpr int64_t kMaxValues = std::numeric_limits<int32_t>::max();
 
@@ -86,7 +86,8 @@ void put_fields(std::vector<std::byte>& out, std::span<const TensorField> fields
   for (const TensorField& field : fields) {
     put_sized(out, field.name);
     put_sized(out, element_name(field.type));
-    put_number(out, (field.is_target ? kTargetFlag : 0) | (field.is_volume ? kVolumeFlag : 0));
+    put_number(out, (field.is_target ? kTargetFlag : 0) | (field.is_volume ? kVolumeFlag : 0) |
+                        (field.is_sequence ? kSequenceFlag : 0));
     put_number(out, uint64_t(field.values));
     put_number(out, uint32_t(field.shape.size()));
     for (const int64_t size : field.shape) put_number(out, uint64_t(size));
@@ -113,6 +114,7 @@ std::string take_fields(ByteReader& reader, uint32_t count, std::vector<TensorFi
     field.type = element->type;
     field.is_target = (flags & kTargetFlag) != 0;
     field.is_volume = (flags & kVolumeFlag) != 0;
+    field.is_sequence = (flags & kSequenceFlag) != 0;
     fields.push_back(std::move(field));
   }
   return {};
@@ -134,6 +136,7 @@ std::string problem_of(std::span<const TensorField> fields, size_t classes) {
     if (target) return "there are two targets";
     target = &field;
   }
+  if (const char* reason = why_no_sequences(fields)) return std::string("it ") + reason;
   if (classes == 0) return {};
   if (!target || target->values < 1 || size_t(target->values) > classes)
     return "there are " + std::to_string(classes) + " classes, and no target of as many values";

@@ -249,7 +249,7 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
     } else {
       sample.name = is_tensors ? stored_name(sample.name, "")
                                : stored_name(sample.name, dataset.classes()[size_t(sample.label)]);
-      writer->append(sample);
+      writer->append(sample, dataset.length(i));
       if (reads_back) checksums.push_back(checksum_of(sample.bytes));
       ++report.samples;
       report.copied += packed.copied;

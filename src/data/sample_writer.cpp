@@ -43,7 +43,7 @@ class ShardWriter : public SampleWriter {
     file_.align(kShardPage);
   }
 
-  void append(const Sample& sample) override {
+  void append(const Sample& sample, size_t length) override {
     if (sample.bytes.size() > std::numeric_limits<uint32_t>::max())
       fail(ErrorKind::kData, "sample is larger than 4 GiB", sample.name, "Give --max-side");
     const PayloadKind kind = kind_of(sample);
@@ -57,7 +57,7 @@ class ShardWriter : public SampleWriter {
     record.label = uint32_t(sample.label);
     record.kind = uint16_t(kind);
     record.channels = kind == PayloadKind::kRaw ? uint16_t(sample.channels) : uint16_t{0};
-    record.width = sized ? uint32_t(sample.width) : 0;
+    record.width = sized ? uint32_t(sample.width) : uint32_t(length);
     record.height = sized ? uint32_t(sample.height) : 0;
     record.name_end = names_.size();
     records_.push_back(record);
@@ -103,7 +103,7 @@ class TarWriter : public SampleWriter {
     check_folder_names(classes);
   }
 
-  void append(const Sample& sample) override {
+  void append(const Sample& sample, size_t) override {
     file_.append(make_tar_header(member_name(classes_, number_++, sample), sample.bytes.size()));
     file_.append(sample.bytes);
     file_.align(kTarBlock);
@@ -149,7 +149,7 @@ class LmdbWriter : public SampleWriter {
     if (!finished_) discard(env_, temporary_);
   }
 
-  void append(const Sample& sample) override {
+  void append(const Sample& sample, size_t) override {
     pending_.push_back(encode_record(sample));
     pending_bytes_ += pending_.back().size();
     if (pending_bytes_ >= kBatchBytes) write_batch(false);

@@ -14,8 +14,8 @@ namespace saturate {
 class SampleWriter {
  public:
   virtual ~SampleWriter() = default;
-  // Appends the next sample; its label is an index into the classes.
-  virtual void append(const Sample& sample) = 0;
+  // Appends the next sample; its label is an index into the classes, `length` is Dataset::length().
+  virtual void append(const Sample& sample, size_t length) = 0;
   // Renames the result to its final name.
   virtual void finish() = 0;
 };

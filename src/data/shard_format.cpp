@@ -87,12 +87,16 @@ Trailer read_trailer(const ReadableFile& file, const std::string& path) {
   return trailer;
 }
 
-// As check_payload(), for tensors. `bytes`: of all fields.
-std::string check_tensors(const ShardRecord& record, uint64_t bytes, size_t classes) {
+// As check_payload(), for tensors. `bytes`: of all fields; `longest`: of sequences, 0 without.
+std::string check_tensors(const ShardRecord& record, uint64_t bytes, uint64_t longest,
+                          size_t classes) {
   if (record.kind != uint16_t(PayloadKind::kTensors))
     return "is of kind " + std::to_string(record.kind) + " in a shard of tensors";
   if (record.label >= std::max<size_t>(classes, 1))
     return "is of class " + std::to_string(record.label) + " of " + std::to_string(classes);
+  if (longest > 0 && (record.width < 1 || record.width > longest))
+    return "is of length " + std::to_string(record.width) + ", and not from 1 to " +
+           std::to_string(longest);
   if (record.size == bytes) return {};
   return "has " + std::to_string(record.size) + " bytes, and its fields take " +
          std::to_string(bytes);
@@ -101,6 +105,8 @@ std::string check_tensors(const ShardRecord& record, uint64_t bytes, size_t clas
 void check_records(const ShardIndex& index, PayloadKind last_kind, uint64_t data_end,
                    const std::string& path) {
   const uint64_t tensor_bytes = bytes_of(std::span(index.fields));
+  const auto sequence = std::ranges::find_if(index.fields, &TensorField::is_sequence);
+  const uint64_t longest = sequence == index.fields.end() ? 0 : uint64_t(sequence->shape[0]);
   uint64_t end = kShardPage, name_end = 0;
   for (size_t i = 0; i < index.records.size(); ++i) {
     const ShardRecord& record = index.records[i];
@@ -113,7 +119,7 @@ void check_records(const ShardIndex& index, PayloadKind last_kind, uint64_t data
       fail_shard("has an index that places the name of " + which + " outside the names", path);
     const std::string problem =
         tensor_bytes > 0
-            ? check_tensors(record, tensor_bytes, index.classes.size())
+            ? check_tensors(record, tensor_bytes, longest, index.classes.size())
             : check_payload(last_kind, record.kind, record.channels, record.width, record.height,
                             record.size, record.label, index.classes.size());
     if (!problem.empty()) fail_shard("has an index where " + which + " " + problem, path);

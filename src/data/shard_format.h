@@ -27,14 +27,15 @@ enum class PayloadKind : uint16_t { kEncoded = 1, kRaw = 2, kSegmented = 3, kTen
 
 // A sample's entry in the index, in file layout.
 struct ShardRecord {
-  uint64_t offset;         // of its bytes, from the start of the file
-  uint32_t size;           // bytes
-  uint32_t crc;            // CRC-32 of them
-  uint32_t label;          // position in the class table
-  uint16_t kind;           // PayloadKind
-  uint16_t channels;       // kRaw: 1 or 3; else 0
-  uint32_t width, height;  // pixels; kEncoded, kTensors: 0
-  uint64_t name_end;       // in the names; the name starts where the previous one ends
+  uint64_t offset;    // of its bytes, from the start of the file
+  uint32_t size;      // bytes
+  uint32_t crc;       // CRC-32 of them
+  uint32_t label;     // position in the class table
+  uint16_t kind;      // PayloadKind
+  uint16_t channels;  // kRaw: 1 or 3; else 0
+  // Pixels; kEncoded: 0. kTensors: the width is the length of the sample's sequences, else 0.
+  uint32_t width, height;
+  uint64_t name_end;  // in the names; the name starts where the previous one ends
 };
 static_assert(sizeof(ShardRecord) == 40);
 

@@ -49,6 +49,7 @@ class ShardSource : public IndexedSource {
     }
     require_same_fields();
     tensors().empty() ? share_classes() : keep_classes();
+    has_sequences_ = std::ranges::any_of(tensors(), &TensorField::is_sequence);
   }
 
   size_t size() const override { return shards_.empty() ? 0 : shards_.back().end; }
@@ -82,6 +83,11 @@ class ShardSource : public IndexedSource {
   int64_t label(size_t index) const override {
     const auto shard = holder_of(index);
     return shard->label_of(shard->index.records[index - shard->first()]);
+  }
+
+  size_t length(size_t index) const override {
+    const auto shard = holder_of(index);
+    return has_sequences_ ? shard->index.records[index - shard->first()].width : 0;
   }
 
   uint64_t bytes(size_t index) const override {
@@ -136,6 +142,7 @@ class ShardSource : public IndexedSource {
 
   std::vector<Shard> shards_;
   std::vector<std::string> classes_;
+  bool has_sequences_ = false;
   uint64_t look_ahead_ = 0;
 };
 

@@ -37,6 +37,7 @@ class StagedDataset : public Dataset {
   const std::vector<TensorField>& tensors() const override { return copy_->tensors(); }
   std::string warning() const override { return source_->warning(); }
   std::string note() const override { return source_->note(); }
+  size_t length(size_t index) const override { return copy_->length(index); }
   uint64_t bytes(size_t index) const override { return copy_->bytes(index); }
   void read(size_t index, Sample& out) const override {
     if (lost_[index]) return source_->read(index, out);
@@ -99,7 +100,7 @@ std::vector<char> copy_samples(const Dataset& source, SampleWriter& writer, int 
     }
   };
   const auto consume = [&](size_t i, Copied& copied) {
-    writer.append(copied.sample);
+    writer.append(copied.sample, source.length(i));
     lost[i] = copied.lost;
     meter.add_one();
   };

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes numpy's files for tests/data_arrays_test.cpp, and a checksum of each sample's bytes as numpy sees them; and
-tensors.npz with the shard of its samples, only from docs/shard_format.md.
+tensors.npz with the shard of its samples, only from docs/shard_format.md; and sequences, padded in batches.
 
     tests/oracles/array_goldens.py     # needs numpy (2.4.6 made the goldens)
 """
@@ -37,7 +37,8 @@ def write_shard(arrays, targets, volumes, classes):
         data = b"".join(array[i].tobytes() for array in arrays.values())
         out += b"\0" * (-len(out) % 64)
         names += str(i)
-        records += struct.pack("<QIIIHHIIQ", len(out), len(data), zlib.crc32(data), arrays["y"][i], 4, 0, 0, 0, len(names))
+        records += struct.pack("<QIIIHHIIQ", len(out), len(data), zlib.crc32(data), arrays["y"][i], 4, 0, 0, 0,
+                               len(names))
         out += data
     out += b"\0" * (-len(out) % 4096)
     fields = b""
@@ -62,6 +63,24 @@ def write_tensors():
     (OUT / "tensors.shard.gz").write_bytes(gzip.compress(shard, mtime=0))
 
 
+def write_sequences():
+    """Samples of 1 to 13 places, and a checksum of each batch of 4, in order: x, tags and mask, padded to 8 or 16."""
+    random = np.random.default_rng(9)
+    lengths = np.array([3, 7, 8, 1, 9, 2, 4, 5, 13, 13, 6, 8, 2, 8], "uint16")
+    x = random.normal(size=(14, 13, 3)).astype("float32")  # the padding in the file is not zero
+    tags = random.integers(0, 9, (14, 13), "int64")
+    np.savez(OUT / "sequences.npz", x=x, tags=tags, n=lengths, y=(np.arange(14) % 3).astype("int8"))
+    lines = []
+    for first in range(0, 14, 4):
+        part = slice(first, min(first + 4, 14))
+        longest = -(-int(lengths[part].max()) // 8) * 8
+        mask = np.arange(longest) < lengths[part, None]
+        padded_x, padded_tags = np.zeros((len(mask), longest, 3), x.dtype), np.zeros(mask.shape, tags.dtype)
+        padded_x[mask], padded_tags[mask] = x[part, :longest][mask[:, :13]], tags[part, :longest][mask[:, :13]]
+        lines.append(f"{longest}\t{fnv(padded_x.tobytes() + padded_tags.tobytes() + mask.tobytes()):016x}\n")
+    (OUT / "sequences.tsv").write_text("".join(lines))
+
+
 def main():
     random = np.random.default_rng(22)
     arrays = {}
@@ -76,6 +95,7 @@ def main():
     lines = [f"{i}\t{fnv(b''.join(array[i].tobytes() for array in arrays.values())):016x}\n" for i in range(4)]
     (OUT / "arrays.tsv").write_text("".join(lines))
     write_tensors()
+    write_sequences()
 
 
 main()
