@@ -211,7 +211,7 @@ int main(int argc, char** argv) {
   const bool has_gpu = false;
 #endif
   const at::Device device = has_gpu ? at::kCUDA : at::kCPU;
-  const std::string where = has_gpu ? "on the GPU" : "on the CPU, the kernel's twin";
+  const std::string where = has_gpu ? "on the GPU" : "on the CPU, the CPU version of the kernel";
   Bench bench(device, seconds);
   if (has_gpu) bench_copies(bench, device);
   for (const FinishCase& what : finish_cases(has_gpu, where)) bench_finish(bench, device, what);

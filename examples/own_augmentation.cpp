@@ -64,7 +64,7 @@ int run() {
   if (had_gpu)
     std::printf("GPU and CPU differ by %.2g at most\n", largest);
   else
-    std::printf("no GPU: the CPU's twin alone\n");
+    std::printf("no GPU: only the CPU version\n");
   return had_gpu && largest > 1.01 / 255 ? 1 : 0;  // roundings may differ
 }
 

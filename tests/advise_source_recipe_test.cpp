@@ -5,6 +5,7 @@
 
 #include "advise/source_recipe.h"
 #include "saturate/data/recipe.h"
+#include "tests/array_testing.h"
 #include "tests/data_testing.h"
 #include "tests/paths.h"
 
@@ -103,6 +104,23 @@ TEST(SourceRecipe, TheUsersSettingsAffectTheOthers) {
   EXPECT_EQ(recipe.data.source, dir / "photos") << "no image is held out";
   EXPECT_LT(recipe.schedule.warmup_epochs, 2);
   EXPECT_EQ(recipe.model.width, 0.5) << "the width for a CPU";
+}
+
+TEST(SourceRecipe, NumbersThatCouldBeClassesAreTrainedOnAsTheUserSays) {
+  const TempDir dir;
+  std::vector<float> x(40);
+  std::vector<int32_t> y(20);
+  for (int i = 0; i < 20; ++i) y[size_t(i)] = i * 3;
+  write_file(dir / "x.npy", testing::npy("<f4", "20, 2", testing::raw(x)));
+  write_file(dir / "y.npy", testing::npy("<i4", "20,", testing::raw(y)));
+  const std::string source = "npy:" + dir.path();
+  EXPECT_EQ(made_for(source).train.label_smoothing, 0.1);
+  const std::vector<std::string> overrides = {"train.task=regress"};
+  auto settings = settings_for_source(Env::posix(), source, false, overrides);
+  settings.insert(settings.end(), overrides.begin(), overrides.end());
+  const Recipe recipe = parse_recipe("", "test", settings);
+  EXPECT_EQ(recipe.train.label_smoothing, 0);
+  EXPECT_FALSE(recipe.data.eval_source.empty()) << "held out, without two of each number";
 }
 
 TEST(SourceRecipe, MasksAreSegmented) {

@@ -59,6 +59,22 @@ TEST(DataCommand, TensorsAreInspectedAndVerified) {
                {"tensors"});
 }
 
+TEST(DataCommand, InspectCountsTheLabelsOfVoxels) {
+  const TempDir dir;
+  const CommandResult seen =
+      run_saturate("data inspect synth-volume:count=3,size=16 --json " + (dir / "r.json"));
+  ASSERT_EQ(seen.exit_code, 0) << seen.err;
+  EXPECT_NE(seen.out.find("0.00% of the voxels are ignored"), std::string::npos) << seen.out;
+  const auto json = nlohmann::json::parse(read_text(dir / "r.json"));
+  EXPECT_EQ(json["classes"]["background"], 3);
+  EXPECT_GT(json["classes"]["ball"].get<int>() + json["classes"]["box"].get<int>(), 2)
+      << "samples in which the class appears";
+  int voxels = 0;
+  for (const auto& count : json["class_voxels"]) voxels += count.get<int>();
+  EXPECT_EQ(voxels, 3 * 16 * 16 * 16);
+  EXPECT_EQ(json["ignored_voxels"], 0);
+}
+
 TEST(DataCommand, InspectExaminesTenThousandImagesUnlessToldAll) {
   const TempDir dir;
   const std::string synth = "synth:size=8,classes=3,count=";

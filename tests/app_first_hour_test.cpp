@@ -132,7 +132,7 @@ TEST_F(FirstHour, AFolderOfTwoImagesTrains) {
   const CommandResult result =
       run_saturate("train " + (dir / "tiny") + " --set train.epochs=3 --out " + (dir / "run"));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_TRUE(holds(result.err, "no evaluation: too few images")) << result.err;
+  EXPECT_TRUE(holds(result.err, "no evaluation: too few samples")) << result.err;
 }
 
 TEST_F(FirstHour, AFolderOfPhotographsTrains) {

@@ -153,6 +153,7 @@ TEST_F(Restarts, AWrongKeyInARunsRecipeIsAnErrorAndARecipeCanBeGiven) {
 TEST_F(Restarts, AutoNeedsARecipeToStart) {
   expect_error(here("train --resume=auto"), 2, {"no recipe given"});
   expect_error(here("train --resume=auto --out none"), 2, {"no recipe given", "none"});
+  expect_error(here("train --resume none"), 4, {"no such run or checkpoint (none)"});
 }
 
 // Two processes started by a launcher, then again after one of them is killed: a shell is their

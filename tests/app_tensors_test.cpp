@@ -34,6 +34,17 @@ TEST(TensorCommands, ATableIsTrainedEvaluatedAndExported) {
   const auto json = nlohmann::json::parse(testing::read_text(dir / "e"));
   EXPECT_GT(json["r2"].get<double>(), 0.9);
   EXPECT_FALSE(json.contains("classes"));
+  // Another table, of large areas, has the training table's mean; and its columns.
+  rows = "area,town,price\n";
+  for (int i = 0; i < 30; ++i)
+    rows += std::to_string(12 + i % 5) + (i % 3 ? ",a," : ",b,") +
+            std::to_string((12 + i % 5) * 0.1 + (i % 3 ? 0 : 1)) + "\n";
+  testing::write_file(dir / "other.csv", rows);
+  const std::string other = "eval " + run + " --data " + (dir / "other.csv");
+  ASSERT_EQ(run_saturate(other + " --json " + (dir / "e")).exit_code, 0);
+  EXPECT_GT(nlohmann::json::parse(testing::read_text(dir / "e"))["r2"].get<double>(), 0.5);
+  testing::write_file(dir / "other.csv", "town,area,price\na,1,0.1\n");
+  testing::expect_error(run_saturate(other), 3, {"other columns than the training part"});
   for (const std::string format : {"onnx", "torchscript", "safetensors"}) {
     const CommandResult made =
         run_saturate("export " + run + " --format " + format + " --out " + (dir / format));

@@ -40,6 +40,18 @@ TEST(TerminalText, AContinuationByteIsNotAControl) {
   EXPECT_EQ(printable("\xf8\x9b\x9b\x9b\x9b"), "\xf8\\x9b\\x9b\\x9b\\x9b") << "not UTF-8";
 }
 
+TEST(TerminalText, UnfinishedCharactersAreHeldBack) {
+  for (const std::string whole : {"", "a", "caf\u00e9", "\u96db", "\U0001f6d1"}) {
+    EXPECT_EQ(whole_characters(whole), whole.size());
+    EXPECT_EQ(whole_characters(whole + "\xc3"), whole.size());
+    EXPECT_EQ(whole_characters(whole + "\xe9\x9b"), whole.size());
+    EXPECT_EQ(whole_characters(whole + "\xf0\x9f\x9b"), whole.size());
+    EXPECT_EQ(whole_characters(whole + "\xc3\xc3"), whole.size() + 1) << "never a character";
+    EXPECT_EQ(whole_characters(whole + "\x9b\x9b\x9b\x9b"), whole.size() + 4);
+    EXPECT_EQ(whole_characters(whole + "\xff"), whole.size() + 1);
+  }
+}
+
 // The word as bash reads it.
 std::string read_by_bash(const std::string& word) {
   const std::string script =

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "saturate/data/input.h"
 #include "tests/array_testing.h"
 
 namespace saturate {
@@ -103,6 +104,35 @@ TEST(CsvSource, TheHeldOutRowsHaveTheTrainingPartsStatistics) {
   const auto other =
       open_dataset(env(), "csv:" + (dir / "b.csv") + ",held=3,fit=" + (dir / "a.csv"));
   EXPECT_EQ(row_of(*other, 0).x, (std::vector<float>{6, 0, 1}));
+}
+
+// As an evaluation opens it.
+TEST(CsvSource, AnotherTableHasTheTrainingTablesStatistics) {
+  const TempDir dir;
+  write_file(dir / "a.csv", "id,c,v,y\n1,a,0,1\n2,z,100,2\n3,b,2,3\n4,a,0,4\n5,a,900,5\n6,b,2,6\n");
+  write_file(dir / "b.csv", "id,c,v,y\n7,b,7,8\n8,z,3,9\n");
+  const std::string b = "csv:" + (dir / "b.csv");
+  DataOptions options;
+  const auto first = [&](const std::string& training, const std::string& uri) {
+    options.source = training;
+    return row_of(*open_input(env(), uri, options), 0).x;
+  };
+  const std::string a = "split:train,1/3,csv:" + (dir / "a.csv") + ",ignore=id";
+  EXPECT_EQ(first(a, b), (std::vector<float>{0, 1, 6})) << "of the rows to train on";
+  EXPECT_EQ(first(a, dir / "b.csv"), (std::vector<float>{0, 1, 6}));
+  EXPECT_EQ(first(a, "split:held,1/2," + b), (std::vector<float>{0, 0, 2}));
+  EXPECT_EQ(first(a, b + ",fit=" + (dir / "b.csv") + ",ignore=id"), (std::vector<float>{1, 0, 1}));
+  EXPECT_EQ(first("csv:" + (dir / "b.csv") + ",ignore=id,held=3,fit=" + (dir / "a.csv"),
+                  "split:train,1/2," + b),
+            (std::vector<float>{0, 1, 6}));
+  EXPECT_EQ(first("synth:", b).size(), 4u) << "no table";
+  EXPECT_EQ(first(b + ",ignore=id", b + ",ignore=id"), (std::vector<float>{1, 0, 1}));
+  write_file(dir / "c.csv", "id,v,c,y\n7,7,b,8\n");
+  const auto problem = [&](const std::string& training) {
+    return error_of([&] { first(training, "csv:" + (dir / "c.csv")); }).reason();
+  };
+  EXPECT_EQ(problem(a), "the table has other columns than the training part");
+  EXPECT_NE(problem("csv:" + (dir / "none.csv")).find("the training table"), std::string::npos);
 }
 
 TEST(CsvSource, ATableWithoutNamesIsNumbered) {

@@ -200,6 +200,19 @@ TEST(TensorDatasets, InspectionReportsFieldsClassesAndBrokenSamples) {
   EXPECT_EQ(found.fields[1].max, 3);
 }
 
+TEST(TensorDatasets, InspectionCountsTheLabelsOfVoxels) {
+  const TempDir dir;
+  write_file(dir / "x.npy", testing::npy("<f4", "2, 1, 2, 2", std::string(32, '\0')));
+  const std::vector<int16_t> labels{0, 0, 2, 255, -1, 0, 0, 1};
+  write_file(dir / "y.npy", testing::npy("<i2", "2, 1, 2, 2", testing::raw(labels)));
+  const auto data = open_dataset(env(), "npy:" + dir.path() + ",volume=x");
+  const DatasetReport report = inspect_dataset(*data, InspectDepth::kHeaders, 2);
+  EXPECT_TRUE(report.has_voxels);
+  EXPECT_EQ(report.class_samples, (std::vector<size_t>{2, 1, 1}));
+  EXPECT_EQ(report.class_pixels, (std::vector<uint64_t>{4, 1, 1}));
+  EXPECT_EQ(report.ignored_pixels, 2u);
+}
+
 // ---- Drawn tables
 // --------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ TEST(Feeder, HalfPrecisionIsTheRoundedFloats) {
   }
 }
 
-// A GPU kernel's input, finished by the CPU twin: bit-equal to the loader's own pixels.
+// A GPU kernel's input, finished by its CPU version: bit-equal to the loader's own pixels.
 TEST(Feeder, FinishesBytesLikeTheLoader) {
   const auto data = open_dataset(Env::posix(), "synth:size=24,count=40");
   AugmentOptions augment;

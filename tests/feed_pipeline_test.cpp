@@ -108,7 +108,7 @@ TEST(Pipeline, ReturnsTheBatchesOfTheSerialLoop) {
   }
 }
 
-// Streams of the CPU's twin of a device: work is done when it is enqueued.
+// Streams of a device's CPU version: work is done when it is enqueued.
 class CountedMark : public TimeMark {
  public:
   explicit CountedMark(std::atomic<int>& placed) : placed_(placed) {}

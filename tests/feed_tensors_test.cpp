@@ -4,6 +4,9 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstring>
+
 #include "feed/tensor_batch.h"
 #include "tests/array_testing.h"
 #include "tests/data_testing.h"
@@ -124,6 +127,36 @@ TEST(TakeColumns, SharesTheLoadersMemoryOnACpu) {
   take_columns(batch, at::kCPU, /*async=*/false, out);
   EXPECT_EQ(out.images.sizes(), (at::IntArrayRef{0, 4}));
   EXPECT_EQ(out.count(), 0);
+}
+
+template <class T>
+at::Tensor fed_voxel_labels(ElementType type, const std::array<T, 4>& values) {
+  auto columns = std::make_shared<std::vector<BatchColumn>>();
+  columns->push_back({{"x", ElementType::kFloat32, {1, 2, 2}}, 0});
+  columns->back().field.is_volume = true;
+  columns->push_back({{"y", type, {1, 2, 2}, true}, 64});
+  alignas(64) std::byte memory[128] = {};
+  std::memcpy(memory + 64, values.data(), sizeof values);
+  Batch batch;
+  batch.pixels = std::shared_ptr<std::byte>(memory, [](std::byte*) {});
+  batch.columns = columns;
+  batch.samples.resize(1);
+  DeviceBatch out;
+  take_columns(batch, at::kCPU, /*async=*/false, out);
+  EXPECT_EQ(out.labels.sizes(), (at::IntArrayRef{1, 1, 2, 2}));
+  return out.labels.flatten().clone();
+}
+
+TEST(TakeColumns, VoxelsWhoseLabelIsNegativeOr255AreIgnored) {
+  const at::Tensor expected = at::tensor({-100, -100, 0, 2}, at::kLong);
+  EXPECT_TRUE(at::equal(fed_voxel_labels<int64_t>(ElementType::kInt64, {255, -1, 0, 2}), expected));
+  EXPECT_TRUE(
+      at::equal(fed_voxel_labels<int16_t>(ElementType::kInt16, {255, -100, 0, 2}), expected));
+  EXPECT_TRUE(at::equal(fed_voxel_labels<int8_t>(ElementType::kInt8, {-1, -2, 0, 2}), expected));
+  EXPECT_TRUE(
+      at::equal(fed_voxel_labels<uint8_t>(ElementType::kUint8, {255, 255, 0, 2}), expected));
+  EXPECT_TRUE(at::equal(fed_voxel_labels<bool>(ElementType::kBool, {true, false, true, true}),
+                        at::tensor({1, 0, 1, 1}, at::kLong)));
 }
 
 }  // namespace

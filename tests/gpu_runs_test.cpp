@@ -29,8 +29,8 @@ class GpuRuns : public TrainingTest {
 };
 
 TEST_F(GpuRuns, AnAutomaticBatchIsFoundAndTrained) {
-  const CommandResult result = run("run", {"train.batch=auto", "train.effective_batch=100",
-                                           "data.cache=device", "train.memory_gb=1"});
+  const CommandResult result =
+      run("run", {"train.batch=auto:100", "data.cache=device", "train.memory_gb=1"});
   EXPECT_NE(result.err.find("train.batch=auto: 100 images per step"), std::string::npos)
       << result.err;
   EXPECT_EQ(losses(dir / "run", "step").size(), 4u);

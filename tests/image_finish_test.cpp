@@ -1,5 +1,5 @@
-// The kernel's passes with its CPU twin: every type, size and memory alignment, each image in one
-// part and in several, compared with the loader's apply_transform, apply_effects and
+// The kernel's passes with its CPU version: every type, size and memory alignment, each image in
+// one part and in several, compared with the loader's apply_transform, apply_effects and
 // convert_pixels.
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Volumes: the resampling next to scipy's, the rows of the CPU next to the voxels of the kernel's
-// twin, and what is drawn.
+// Volumes: the resampling next to scipy's, the rows of the CPU next to the voxels of the CPU
+// version of the kernel, and what is drawn.
 #include <gtest/gtest.h>
 
 #include <algorithm>

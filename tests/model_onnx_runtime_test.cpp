@@ -98,6 +98,15 @@ TEST_F(OnnxRuntime, ComputesTheLogitsOfLanguageModels) {
   expect_equal_logits();
 }
 
+TEST_F(OnnxRuntime, ComputesTheOutputsOfModelsOfTensors) {
+  for (const auto& [name, shape] : testing::tensor_models()) {
+    const ModelInput input = testing::tensor_input(shape);
+    add(name, *small_model(name, input), input,
+        [&](int64_t count) { return symmetric("input", input.batch_shape(count), 2); });
+  }
+  expect_equal_logits();
+}
+
 // Loops, lists, branches, and sizes computed from the number of images.
 void save_program(const std::string& path) {
   torch::jit::Module program("__torch__.Own");
@@ -229,6 +238,36 @@ std::map<std::string, Function> convolutions() {
   };
 }
 
+// Images as volumes [N, 3, 4, 4, 4].
+std::map<std::string, Function> volumes() {
+  const auto cubes = [](const Tensor& x) { return x.reshape({-1, 3, 4, 4, 4}); };
+  const Tensor kernel = weight({6, 1, 3, 3, 3}), turned = weight({3, 4, 2, 2, 2}),
+               six = weight({6});
+  return {
+      {"conv3d",
+       [=](const Tensor& x) {
+         return at::conv3d(cubes(x), kernel, six, {2, 1, 1}, 1, 1, 3);
+       }},
+      {"conv_transpose3d",
+       [=](const Tensor& x) { return at::conv_transpose3d(cubes(x), turned, {}, 2); }},
+      {"max_pool3d", [=](const Tensor& x) { return at::max_pool3d(cubes(x), 2); }},
+      {"avg_pool3d", [=](const Tensor& x) { return at::avg_pool3d(cubes(x), 3, 1, 1); }},
+      {"adaptive3d",
+       [=](const Tensor& x) {
+         return at::adaptive_avg_pool3d(cubes(x), {2, 2, 4}) +
+                std::get<0>(at::adaptive_max_pool3d(cubes(x), {1, 1, 1}));
+       }},
+      {"nearest3d",
+       [=](const Tensor& x) {
+         return at::upsample_nearest3d(cubes(x), {8, 8, 4});
+       }},
+      {"trilinear",
+       [=](const Tensor& x) {
+         return at::upsample_trilinear3d(cubes(x), {8, 8, 4}, false);
+       }},
+  };
+}
+
 std::map<std::string, Function> layers() {
   const Tensor three = weight({3}), variance = three.abs() + 1, eight = weight({8});
   const Tensor matrix = weight({5, 8}), five = weight({5}), wide = weight({192, 4}, 0.1);
@@ -307,7 +346,7 @@ std::map<std::string, Function> shapes() {
 }
 
 TEST_F(OnnxRuntime, ComputesEveryOperatorAsTorchDoes) {
-  for (const auto& cases : {arithmetic(), convolutions(), layers(), shapes()})
+  for (const auto& cases : {arithmetic(), convolutions(), volumes(), layers(), shapes()})
     for (const auto& [name, function] : cases) {
       FunctionModel model(function);
       add(name, model, 8);

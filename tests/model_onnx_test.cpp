@@ -56,6 +56,22 @@ ReadGraph read_graph(const std::string& path) {
 }
 
 // Each input is there, each output is used, and no weight is missing or stored twice.
+void expect_whole(const std::string& path, Model& model, const std::string& input_name) {
+  ReadGraph graph = read_graph(path);
+  for (const NamedTensor& parameter : model.parameters())
+    EXPECT_TRUE(graph.weights.contains(parameter.name)) << parameter.name;
+  for (const NamedTensor& buffer : model.buffers())
+    EXPECT_NE(graph.weights.contains(buffer.name), buffer.name.ends_with("num_batches_tracked"))
+        << buffer.name;
+  std::set<std::string> known = graph.outputs;
+  known.insert(graph.weights.begin(), graph.weights.end());
+  known.insert({input_name, ""});
+  for (const std::string& input : graph.inputs) EXPECT_TRUE(known.contains(input)) << input;
+  for (const std::string& weight : graph.weights)
+    EXPECT_TRUE(graph.inputs.contains(weight)) << weight;
+  EXPECT_TRUE(graph.outputs.contains("logits"));
+}
+
 TEST(Onnx, GraphsAreWholeAndNameTheWeights) {
   const TempDir dir;
   for (const std::string name :
@@ -63,19 +79,14 @@ TEST(Onnx, GraphsAreWholeAndNameTheWeights) {
     SCOPED_TRACE(name);
     const auto model = small_model(name, 32);
     export_onnx(Env::posix(), dir / "model.onnx", *model, 32);
-    ReadGraph graph = read_graph(dir / "model.onnx");
-    for (const NamedTensor& parameter : model->parameters())
-      EXPECT_TRUE(graph.weights.contains(parameter.name)) << parameter.name;
-    for (const NamedTensor& buffer : model->buffers())
-      EXPECT_NE(graph.weights.contains(buffer.name), buffer.name.ends_with("num_batches_tracked"))
-          << buffer.name;
-    std::set<std::string> known = graph.outputs;
-    known.insert(graph.weights.begin(), graph.weights.end());
-    known.insert({"images", ""});
-    for (const std::string& input : graph.inputs) EXPECT_TRUE(known.contains(input)) << input;
-    for (const std::string& weight : graph.weights)
-      EXPECT_TRUE(graph.inputs.contains(weight)) << weight;
-    EXPECT_TRUE(graph.outputs.contains("logits"));
+    expect_whole(dir / "model.onnx", *model, "images");
+  }
+  for (const auto& [name, shape] : testing::tensor_models()) {
+    SCOPED_TRACE(name);
+    const ModelInput input = testing::tensor_input(shape);
+    const auto model = small_model(name, input);
+    export_onnx(Env::posix(), dir / "model.onnx", *model, input);
+    expect_whole(dir / "model.onnx", *model, "input");
   }
 }
 

@@ -1,4 +1,4 @@
-// unet and toy_seg against their Python twins (tests/oracles/segmentation_goldens.py).
+// unet and toy_seg against the same models in Python (tests/oracles/segmentation_goldens.py).
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

@@ -1,4 +1,4 @@
-// Models compared with torchvision's, or with twins made of its parts
+// Models compared with torchvision's, or with the same models made of its parts
 // (tests/oracles/model_goldens.py).
 #include <ATen/Context.h>
 #include <ATen/ops/allclose.h>
@@ -67,7 +67,7 @@ TEST_P(Twin, NamesAndShapesAreEqual) {
   compare(buffers, model_->buffers());
 }
 
-// Models whose twin initialises its weights alike.
+// Models whose Python version initialises its weights alike.
 class DrawnTwin : public Twin {};
 
 TEST_P(DrawnTwin, SameSeedGivesTheSameWeights) {

@@ -1,19 +1,25 @@
-// unet3d and resnet18_1d against their Python twins (tests/oracles/volume_model_goldens.py).
+// unet3d and resnet18_1d against the same models in Python (tests/oracles/volume_model_goldens.py).
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/csrc/jit/serialization/import.h>
 
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "model/export_model.h"
 #include "saturate/data/error.h"
 #include "saturate/feed.h"
 #include "saturate/gradient_checkpoint.h"
+#include "tests/data_testing.h"
 #include "tests/formula.h"
 #include "tests/paths.h"
 #include "tests/twin_testing.h"
@@ -127,6 +133,25 @@ TEST(TensorModels, FacetsAreThoseOfTheirKind) {
   const auto encoder = volumes->facets().encoder;
   ASSERT_TRUE(encoder);
   EXPECT_TRUE(at::equal(encoder->decode(encoder->encode(cube)), volumes->forward(cube)));
+}
+
+TEST(TensorModels, TheirProgramsTakeAnyNumberOfSamples) {
+  const testing::TempDir dir;
+  for (const auto& [name, shape] : {std::pair("unet3d", std::vector<int64_t>{8, 16, 8}),
+                                    std::pair("resnet18_1d", std::vector<int64_t>{64})}) {
+    const at::NoGradGuard no_grad;
+    const auto model = make_for(name, shape);
+    ModelInput input{kVoxelClasses, 0, Env::posix()};
+    input.tensor = {"x", ElementType::kFloat32, shape};
+    export_torchscript(Env::posix(), dir / "x.pt", *model, input);
+    torch::jit::Module program = torch::jit::load(dir / "x.pt");
+    for (const int64_t count : {1, 2, 5}) {
+      const at::Tensor samples = at::randn(input.batch_shape(count));
+      EXPECT_TRUE(
+          at::allclose(program.forward({samples}).toTensor(), model->forward(samples), 1e-4, 1e-5))
+          << name << " of " << count;
+    }
+  }
 }
 
 TEST(TensorModels, OtherShapesAreRefused) {

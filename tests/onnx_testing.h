@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 
 #include "tests/twin_testing.h"
 
@@ -24,14 +25,28 @@ class FunctionModel : public Model {
 };
 
 // A quarter of the width, filled, in evaluation.
-inline std::unique_ptr<Model> small_model(const std::string& name, int size) {
+inline std::unique_ptr<Model> small_model(const std::string& name, const ModelInput& input) {
   ModelOptions options;
   options.name = name;
   options.width = 0.25;
-  auto model = make_model(options, {10, size, Env::posix()});
+  auto model = make_model(options, input);
   fill_all(*model);
   model->set_training(false);
   return model;
+}
+inline std::unique_ptr<Model> small_model(const std::string& name, int size) {
+  return small_model(name, ModelInput{10, size, Env::posix()});
+}
+
+inline ModelInput tensor_input(const std::vector<int64_t>& shape) {
+  ModelInput input{3, 0, Env::posix()};
+  input.tensor = {"x", ElementType::kFloat32, shape};
+  return input;
+}
+
+// Models of tensors of floats, and the shape of a sample.
+inline std::map<std::string, std::vector<int64_t>> tensor_models() {
+  return {{"unet3d", {2, 8, 16, 8}}, {"resnet18_1d", {2, 64}}, {"mlp", {5}}};
 }
 
 // All models of images that are not files.

@@ -210,6 +210,9 @@ const std::map<std::string, Old>& old_values() {
       {"watch.prometheus_port", {"9400", "watch.prometheus=9400"}},
       {"watch.prometheus_address",
        {"\"0.0.0.0\"", "watch.prometheus=0.0.0.0:9400", {"watch.prometheus=9400"}}},
+      {"watch.prometheus_hosts",
+       {"\"node7,*\"", "watch.prometheus=9400,node7,*", {"watch.prometheus=9400"}}},
+      {"train.effective_batch", {"64", "train.batch=\"auto:64\"", {"train.batch=auto"}}},
       {"distributed.powersgd_rank",
        {"2", "distributed.compress=powersgd:2", {"distributed.compress=powersgd"}}},
       {"data.shuffle_block", {"64", "data.shuffle=block:64", {"data.shuffle=block"}}},
@@ -224,8 +227,9 @@ const std::map<std::string, Old>& old_values() {
       {"augment.flip_alternate", {"true", "augment.flip='alternate:0.5'"}},
       {"augment.policy_ops", {"3", "augment.policy=rand:3:9", {"augment.policy=rand"}}},
       {"augment.policy_magnitude", {"3", "augment.policy=rand:2:3", {"augment.policy=rand"}}},
-      {"augment.blur_sigma_min", {"0.5", "augment.blur_sigma=[0.5, 2.0]"}},
-      {"augment.blur_sigma_max", {"3", "augment.blur_sigma=[0.1, 3.0]"}},
+      {"augment.blur_sigma", {"[0.5, 1.5]", "augment.blur=[0.0, 0.5, 1.5]"}},
+      {"augment.blur_sigma_min", {"0.5", "augment.blur=[0.0, 0.5]"}},
+      {"augment.blur_sigma_max", {"3", "augment.blur=[0.0, 0.1, 3.0]"}},
       {"augment.erase_scale_min", {"0.1", "augment.erase_scale=[0.1, 0.33]"}},
       {"augment.erase_scale_max", {"0.5", "augment.erase_scale=[0.02, 0.5]"}},
       {"augment.erase_ratio_min", {"0.5", "augment.erase_ratio=[0.5, 3.3]"}},
@@ -294,8 +298,8 @@ TEST(RetiredKeys, KeepTheirMeaningInASavedRecipe) {
   for (const char* beside :
        {"data.source=\"synth:\"", "data.cache=\"ram\"", "data.shuffle=\"block\"",
         "data.stage=\"tmpfs\"", "augment.crop=\"pad\"", "augment.policy=\"rand\"",
-        "train.lookahead=0.5", "pipeline.copy=true", "schedule.cycle_momentum=true",
-        "distributed.compress=\"powersgd\""})
+        "train.lookahead=0.5", "train.batch=\"auto\"", "pipeline.copy=true",
+        "schedule.cycle_momentum=true", "distributed.compress=\"powersgd\""})
     add(beside);
   std::string text;
   for (const auto& [section, lines] : sections) text += "[" + section + "]\n" + lines;
@@ -311,7 +315,8 @@ TEST(RetiredKeys, KeepTheirMeaningInASavedRecipe) {
        "train.monitor=auto:max",
        "train.early_stop=[0, 0.5]",
        "checkpoint.every=['1 epoch', '5 steps', '0.5 minutes']",
-       "watch.prometheus=0.0.0.0:9400",
+       "train.batch=auto:64",
+       "watch.prometheus=0.0.0.0:9400,node7,*",
        "distributed.compress=powersgd:2",
        "data.shuffle=block:64",
        "data.cache=ram:decoded",
@@ -321,7 +326,7 @@ TEST(RetiredKeys, KeepTheirMeaningInASavedRecipe) {
        "augment.ratio=[0.5, 2]",
        "augment.flip=alternate",
        "augment.policy=rand:3:3",
-       "augment.blur_sigma=[0.5, 3]",
+       "augment.blur=[0, 0.5, 3]",
        "augment.erase_scale=[0.1, 0.5]",
        "augment.erase_ratio=[0.5, 2]",
        "optimizer.betas=[0.8, 0.95]",

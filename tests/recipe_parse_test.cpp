@@ -179,10 +179,10 @@ TEST(Recipe, AValueOfAnotherTypeIsRefused) {
 }
 
 TEST(Recipe, AnOverrideThatIsNotTomlIsRefusedByItsKey) {
-  EXPECT_EQ(
-      recipe_error(kMinimal, {"train.batch=ten"}),
-      "train.batch must be an integer or \"auto\" (--set train.batch=ten). Give auto, or 1 to "
-      "1048576");
+  EXPECT_EQ(recipe_error(kMinimal, {"train.batch=ten"}),
+            "train.batch must be an integer, auto or auto:IMAGES (--set train.batch=ten). Give "
+            "auto, such as auto:1024, or 1 to "
+            "1048576");
   const auto refused = [](const std::string& text, const std::string& problem) {
     const std::string error = recipe_error(kMinimal, {text});
     EXPECT_TRUE(error.starts_with(problem)) << error;
@@ -321,9 +321,11 @@ TEST(Recipe, ConflictingKeysAreRefused) {
             std::string::npos);
   EXPECT_NE(recipe_error(kMinimal, {"train.batch=auto", "train.accumulate=2"}).find("chosen by"),
             std::string::npos);
-  EXPECT_NE(recipe_error(kMinimal, {"train.effective_batch=64"}).find("without train.batch=auto"),
-            std::string::npos);
-  EXPECT_EQ(recipe_error(kMinimal, {"train.effective_batch=64", "train.batch=auto"}), "no error");
+  EXPECT_EQ(recipe_error(kMinimal, {"train.batch=auto:64"}), "no error");
+  for (const char* wrong : {"auto:", "auto:0", "auto:2.5", "auto:1048577", "automatic"})
+    EXPECT_NE(recipe_error(kMinimal, {"train.batch=" + std::string(wrong)}).find("auto:IMAGES"),
+              std::string::npos)
+        << wrong;
   EXPECT_NE(
       recipe_error(kMinimal, {"precision.mode=tf32", "debug.off=tf32"}).find("debug.off has tf32"),
       std::string::npos);

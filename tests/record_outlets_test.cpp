@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
 
+#include <cmath>
+
 #include "record/sinks.h"
 #include "tests/data_testing.h"
 #include "tests/fault_env.h"
@@ -55,6 +57,18 @@ TEST(CsvSink, HasARowForEachRecordAndAFieldForEachColumn) {
       EXPECT_EQ(std::stod(fields[5]), *record->loss);
     }
   }
+}
+
+TEST(CsvSink, AValueThatIsNotFiniteIsEmpty) {
+  const TempDir dir;
+  MetricsRecord record;
+  record.kind = "eval";
+  record.loss = std::nan("");
+  record.values = {{"r2", -HUGE_VAL}};
+  make_csv_sink(Env::posix(), dir.path(), {"r2"})->write(record);
+  const auto fields = split(read_text(dir / "metrics.csv"), ',');
+  EXPECT_EQ(fields[5], "");
+  EXPECT_EQ(fields.back(), "\n");
 }
 
 TEST(CsvSink, AResumedRunDropsTheRowsItRepeats) {
@@ -178,7 +192,7 @@ TEST_F(PrometheusEndpoint, AnswersToTheNamesThatTheUserAllows) {
     EXPECT_EQ(status("node7"), "200") << "behind a forwarded port";
     for (const char* host : {"node71", "evil.example", "node7.evil.example", "10.0.0.1", "*"})
       EXPECT_EQ(status(host + at), "403") << host;
-    EXPECT_NE(ask(loopback(), port, "/metrics", "other").find("watch.prometheus_hosts"),
+    EXPECT_NE(ask(loopback(), port, "/metrics", "other").find("add it to watch.prometheus"),
               std::string::npos);
   }
   recipe.watch.prometheus_hosts = "*";

@@ -1,6 +1,7 @@
 // The figures of a run, the report's JSON document, and the page's safety.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "report/report.h"
@@ -99,6 +100,10 @@ TEST(Thinned, PointsAreMeansWeightedBySteps) {
   EXPECT_EQ(fewer[1].step, 35);
   EXPECT_DOUBLE_EQ(*fewer[1].loss, (2 * 10 + 3 * 5) / 15.0);
   EXPECT_EQ(thinned(records, 4).size(), 4u);
+  records[2].values = {{"r2", 0.5}};  // the last one has none
+  EXPECT_TRUE(thinned(records, 2)[0].values.empty());
+  ASSERT_EQ(thinned(records, 2)[1].values.size(), 1u);
+  EXPECT_EQ(thinned(records, 2)[1].values[0].value, 0.5);
 }
 
 class ReportTest : public RunFolder {
@@ -161,6 +166,19 @@ TEST_F(ReportTest, NumbersAreNeitherRoundedNorScaled) {
   EXPECT_EQ(shown["figures"]["loss"], 1.0 / 7);
   write_file(dir / "run/metrics.jsonl", step_line(10, 1, 0, 0, 1.7e308));
   EXPECT_TRUE(run("run")["steps"]["loss"].is_null()) << "no axis can end above it";
+}
+
+TEST_F(ReportTest, AMetricThatTheLastRecordLacksIsShown) {
+  MetricsRecord record;
+  record.kind = "eval";
+  record.values = {{"r2", 0.5}};
+  std::string lines = step_line(10, 1, 0, 0) + to_json_line(record) + "\n";
+  record.values = {{"mae", 2}, {"r2", std::nan("")}};
+  lines += to_json_line(record) + "\n";
+  write_file(dir / "run/metrics.jsonl", lines);
+  const json shown = run("run")["evaluations"];
+  EXPECT_EQ(shown["r2"], json({0.5, nullptr}));
+  EXPECT_EQ(shown["mae"], json({nullptr, 2}));
 }
 
 // A trace of `steps` steps of 1,000 us, each with a phase and `calls` short operators.

@@ -145,8 +145,7 @@ void expect_same(const std::vector<NamedTensor>& a, const std::vector<NamedTenso
 TEST(TrainBatchAuto, KeepsTheEffectiveBatchAndLeavesNoTrace) {
   const TempDir dir;
   const std::string memory = memory_setting(2.5);
-  Trainer found(Env::posix(), recipe_with({"train.batch=auto", "train.effective_batch=60", memory}),
-                into(dir / "auto"));
+  Trainer found(Env::posix(), recipe_with({"train.batch=auto:60", memory}), into(dir / "auto"));
   const TrainOptions train = found.recipe().train;
   EXPECT_EQ(train.batch, 60);
   EXPECT_GT(train.accumulate, 1) << "this shows nothing otherwise";
@@ -196,13 +195,13 @@ TEST(FindMicroBatch, RestoresTheRandomStateAndFreesItsTensors) {
 TEST(FindMicroBatch, SeveralMicroBatchesLeaveRoomForGradients) {
   const std::string memory = memory_setting(7);
   const auto fit = [&](const std::string& effective) {
-    const Recipe recipe = recipe_with({"train.batch=auto", "model.name=mlp", "model.width=2",
-                                       memory, "train.effective_batch=" + effective});
+    const Recipe recipe =
+        recipe_with({"train.batch=auto" + effective, "model.name=mlp", "model.width=2", memory});
     const MemoryBudget budget(tensor_memory(at::kCPU),
                               int64_t(recipe.train.memory_gb * double(1 << 30)));
     return find_micro_batch(Env::posix(), recipe, at::kCPU, 1 << 20);
   };
-  EXPECT_LT(fit("1000000"), fit("0"));
+  EXPECT_LT(fit(":1000000"), fit(""));
 }
 
 // The loader's batches are not in torch's memory, and exceed a small model's.
@@ -226,8 +225,8 @@ TEST(FindMicroBatch, AnEffectiveBatchIsAsLargeAsTheRecipeSays) {
   TensorMemory& memory = tensor_memory(at::kCPU);
   const MemoryBudget budget(memory, memory.live_bytes() + memory.capacity() / 128);
   // Batches of 3 GB.
-  const Recipe recipe = recipe_with({"train.batch=auto", "model.name=mlp", "model.width=0.01",
-                                     "data.prefetch=1024", "train.effective_batch=1048576"});
+  const Recipe recipe = recipe_with(
+      {"train.batch=auto:1048576", "model.name=mlp", "model.width=0.01", "data.prefetch=1024"});
   EXPECT_GT(find_micro_batch(Env::posix(), recipe, at::kCPU, 1048576), 100);
 }
 

@@ -110,7 +110,7 @@ TEST(Causes, AnAutomaticBatchDistinguishesBatchNormFromLackOfMemory) {
   recipe.train.effective_batch = 1;
   Error error = cause_of(recipe, dir);
   EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-  EXPECT_EQ(error.where(), "train.effective_batch");
+  EXPECT_EQ(error.where(), "train.batch");
   EXPECT_NE(error.reason().find("BatchNorm"), std::string::npos) << error.what();
 
   recipe.train.effective_batch = 0;

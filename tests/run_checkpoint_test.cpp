@@ -83,6 +83,29 @@ TEST(Checkpoint, ReadsBackWhatWasWritten) {
   EXPECT_TRUE(read.random[0].tensor.equal(written.random[0].tensor));
 }
 
+// A sum may be NaN or infinite, and a task need not name metrics.
+TEST(Checkpoint, ReadsBackMetricsOfAnyTask) {
+  const TempDir dir;
+  Checkpoint written = sample_checkpoint(5);
+  written.epoch_metrics = {.samples = 75, .loss = 2};
+  Metrics& metrics = written.evaluation->metrics;
+  metrics = {.samples = 9, .values = {{"r2", std::nan("")}, {"iou", 0.5}}};
+  metrics.totals = {9, std::nan(""), HUGE_VAL, 0.1};
+  written.evaluation->plain.reset();
+  write_checkpoint(Env::posix(), dir / "c.safetensors", written);
+  const Checkpoint read = read_checkpoint(Env::posix(), dir / "c.safetensors");
+  EXPECT_TRUE(read.epoch_metrics.values.empty());
+  const Metrics& found = read.evaluation->metrics;
+  ASSERT_EQ(found.values.size(), 2u);
+  EXPECT_TRUE(std::isnan(*found.value("r2")));
+  EXPECT_EQ(found.value("iou"), 0.5);
+  ASSERT_EQ(found.totals.size(), 4u);
+  EXPECT_EQ(found.totals[0], 9);
+  EXPECT_TRUE(std::isnan(found.totals[1]));
+  EXPECT_FALSE(std::isfinite(found.totals[2]));
+  EXPECT_EQ(found.totals[3], 0.1);
+}
+
 TEST(Checkpoint, AFlippedByteAndATruncationAreDetected) {
   const TempDir dir;
   const std::string path = dir / "c.safetensors";

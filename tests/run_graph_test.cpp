@@ -1,4 +1,4 @@
-// Whole runs with train.graph, with the CPU's twin of a CUDA graph, compared with eager runs.
+// Whole runs with train.graph, with the CPU version of a CUDA graph, compared with eager runs.
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 

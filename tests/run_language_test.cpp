@@ -98,13 +98,13 @@ TEST_F(LanguageRun, ImpossibleSettingsAreUsageErrors) {
   expect_refused({"train.label_smoothing=0.1"}, "train.label_smoothing");
   expect_refused({"data.eval_source=synth-text:symbols=13,context=24"}, "below 13");
   expect_refused({"data.source=synth-table:", "data.eval_source=", "train.task=language"},
-                 "the samples are not tokens");
+                 "the source has no tokens of a known vocabulary");
   expect_refused({"data.source=synth:", "data.eval_source=", "train.task=language"},
-                 "the source has images");
+                 "each image of the source has a class");
   testing::write_file(dir_ / "t.bin", std::string(400, '\1'));
   expect_refused({"data.source=tokens:" + (dir_ / "t.bin") + ",context=24", "data.eval_source="},
                  "the target is of whole numbers");
-  expect_refused({"data.source=synth-table:", "data.eval_source="}, "gpt_tiny takes tokens");
+  expect_refused({"data.source=synth-table:", "data.eval_source="}, "gpt_tiny is a language model");
 }
 
 TEST_F(LanguageRun, ReadsTheBytesOfATextAndContinuesIt) {
@@ -120,6 +120,9 @@ TEST_F(LanguageRun, ReadsTheBytesOfATextAndContinuesIt) {
       run_saturate("eval '" + (dir_ / "run") + "' --generate 345 --tokens 19 --temperature 0");
   EXPECT_EQ(said.exit_code, 0) << said.err;
   EXPECT_EQ(said.out, "3456789\n0123456789\n012\n") << said.err;
+  const auto bytes = run_saturate("eval '" + (dir_ / "run") +
+                                  "' --generate '\xc3\u00e9' --tokens 1 --temperature 0");
+  EXPECT_TRUE(bytes.out.starts_with("\\xc3\u00e9")) << "whole characters: " << bytes.out;
 }
 
 TEST_F(LanguageRun, GeneratesTheSameTextFromTheSameSeed) {
@@ -147,7 +150,7 @@ TEST_F(LanguageRun, OtherTasksHaveNoText) {
   train("table", {"data.source=synth-table:count=80", "data.eval_source=", "model.name=mlp",
                   "train.epochs=1"});
   expect_error(run_saturate("eval '" + (dir_ / "table") + "' --generate"), 2,
-               {"not of a language model"});
+               {"did not train a language model"});
 }
 
 // ---- Drawing
@@ -216,6 +219,8 @@ TEST(Vocabulary, IsOfBytesSymbolsOrNumbers) {
   for (const char* wrong : {"300", "-1", "a", "1.5"})
     EXPECT_EQ(error_of([&] { numbers.tokens(wrong); }).kind(), ErrorKind::kUsage) << wrong;
   EXPECT_EQ(error_of([&] { symbols.tokens("abcd"); }).kind(), ErrorKind::kUsage);
+  const Error error = error_of([&] { symbols.tokens("ab\u96dbc"); });
+  EXPECT_NE(error.reason().find("the character \"\u96db\","), std::string::npos) << error.reason();
 }
 
 }  // namespace

@@ -54,6 +54,18 @@ TEST_F(RunLogTest, AnEvaluationOfTwoSetsOfWeightsCountsEachImageTwice) {
   EXPECT_DOUBLE_EQ(record().images_per_s.value(), 100);
 }
 
+TEST(Summary, NamesTheReasonOfAnEarlyStop) {
+  TrainResult result;
+  result.end = RunEnd::kEarlyStop;
+  result.steps = 8;
+  result.best.best_step = 4;
+  EXPECT_TRUE(format_summary(result).starts_with(
+      "stopped early at step 8: no better value of train.monitor since step 4\n"));
+  result.best.not_finite = true;
+  EXPECT_TRUE(
+      format_summary(result).starts_with("stopped early at step 8: train.monitor is not finite\n"));
+}
+
 TEST_F(RunLogTest, ADivergingLossIsShort) {
   Metrics huge = hundred;
   huge.loss = 3.4e38;

@@ -194,10 +194,10 @@ TEST(SegmentationRun, UnsupportedSettingsAreRefusedAtOnce) {
   refused({"data.cache=device"}, "data.cache");
   refused({"data.stage=tmpfs"}, "data.stage");
   refused({"train.tta=shift:1"}, "train.tta");
-  refused({"model.name=mlp"}, "predicts one class per image");
+  refused({"model.name=mlp"}, "has no output for each pixel");
   refused({"train.task=classify"}, "the source has masks");
   refused({"data.source=synth:size=16"}, "the source has no masks");
-  refused({"train.task=classify", "data.source=synth:size=16"}, "predicts a class per pixel");
+  refused({"train.task=classify", "data.source=synth:size=16"}, "predicts a class for each pixel");
   refused({"train.task=classify", "train.monitor=eval_iou"}, "train.monitor");
   refused({"train.task=classify", kFrozen[1], "train.compiled=step.pt2"}, "freeze_statistics");
   refused({"train.compiled=step.pt2"}, "train.compiled");

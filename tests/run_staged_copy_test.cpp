@@ -1,5 +1,5 @@
 // Checkpoints of tensors on another device: copies that are in progress when training continues.
-// The device is the CPU's twin of one, a thread.
+// The device is the CPU version of one, a thread.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>

@@ -1,4 +1,5 @@
 // Whole runs on samples that are tensors.
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
@@ -76,14 +77,15 @@ class TensorRun : public ::testing::Test {
       RandomStream random(9, 0, uint64_t(i), RandomUse(1000));
       for (int j = 0; j < 6; ++j) x.push_back(float(random.normal()));
       const float* row = x.data() + 6 * i;
-      classes.push_back(row[0] > 0 ? 1 : row[1] > 0 ? 2 : 0);
+      classes.push_back(kind == "twelve" ? i % 12 : row[0] > 0 ? 1 : row[1] > 0 ? 2 : 0);
       labels.insert(labels.end(), {uint8_t(row[0] > 0), uint8_t(row[1] > 0), uint8_t(row[2] > 0)});
       z.push_back(row[0]);
     }
     const std::string count = std::to_string(samples);
     ZipText zip(/*deflated=*/false);
     zip.add("x.npy", npy("<f4", count + ", 2, 3", raw(x)));
-    if (kind == "class") zip.add("y.npy", npy("<i8", count + ",", raw(classes)));
+    if (kind == "class" || kind == "twelve")
+      zip.add("y.npy", npy("<i8", count + ",", raw(classes)));
     if (kind == "labels") zip.add("y.npy", npy("|u1", count + ", 3", raw(labels)));
     if (kind == "none") zip.add("z.npy", npy("<f4", count + ",", raw(z)));
     const std::string path = dir_ / (kind + count + ".npz");
@@ -236,11 +238,32 @@ TEST_F(TensorRun, ClassifiesTensors) {
   EXPECT_FALSE(std::filesystem::exists(dir_ / "run/samples"));
 }
 
+// Of twelve classes the names have two digits, of three one.
+TEST_F(TensorRun, TheEvaluationMayLackTheLastClasses) {
+  const TrainResult result =
+      train("run", {"data.source=" + write_arrays(60, "twelve"), "train.epochs=1",
+                    "data.eval_source=" + write_arrays(30, "class")});
+  EXPECT_EQ(result.eval->samples, 30);
+  EXPECT_EQ(last("run").classes.size(), 12u);
+}
+
+// Its loss of 0 would be the best for ever.
+TEST_F(TensorRun, AnEvaluationWithoutSamplesIsNotTheBest) {
+  testing::write_file(dir_ / "train.csv", "a,b\n1,2\n3,5\n4,4\n2,1\n");
+  testing::write_file(dir_ / "eval.csv", "a,b\n1,\n3,\n");
+  const TrainResult result =
+      train("run", {"data.source=csv:" + (dir_ / "train.csv"), "data.on_error=skip",
+                    "data.eval_source=csv:" + (dir_ / "eval.csv") + ",fit=" + (dir_ / "train.csv"),
+                    "train.batch=4", "train.monitor=eval_loss"});
+  EXPECT_EQ(result.eval->samples, 0);
+  EXPECT_FALSE(result.best.best);
+}
+
 TEST_F(TensorRun, SeveralLabelsNeedTheirTask) {
   const std::string source = write_arrays(600, "labels");
   Settings settings = {"data.source=split:train,1/4," + source,
                        "data.eval_source=split:held,1/4," + source, "train.epochs=12"};
-  expect_refused(settings, "train.task=multilabel if they are 0 and 1");
+  expect_refused(settings, "or multilabel if they are 0 and 1");
   settings.push_back("train.task=multilabel");
   const TrainResult result = train("run", settings);
   EXPECT_GT(result.eval->value("map").value(), 0.95);
@@ -254,6 +277,17 @@ TEST_F(TensorRun, SeveralLabelsNeedTheirTask) {
   });
   EXPECT_NEAR(last("two").evaluation->metrics.value("map").value(),
               result.eval->value("map").value(), 1e-3);
+  // Two samples for three ranks.
+  settings[1] = "data.eval_source=" + write_arrays(2, "labels");
+  settings[2] = "train.epochs=1";
+  std::vector<double> found(3);
+  testing::run_ranks(3, [&](Group& group) {
+    TrainerOptions own = options("three");
+    own.group = std::shared_ptr<Group>(&group, [](Group*) {});
+    found[size_t(group.rank())] =
+        Trainer(Env::posix(), table(settings), own).run().eval->value("map").value();
+  });
+  EXPECT_EQ(found, std::vector<double>(3, found[0]));
   settings.push_back("train.monitor=train_map");
   expect_refused(settings, "train_loss, train_f1");
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "run/checkpoint.h"
 #include "saturate/data/input.h"
@@ -97,6 +98,34 @@ TEST_F(VolumeRun, TakesLevelsOfSeveralChannels) {
   EXPECT_GT(result.eval->value("iou").value(), 0.9);
   const auto input = input_of(open_dataset(Env::posix(), source)->tensors());
   EXPECT_EQ(input.shape, (std::vector<int64_t>{2, 8, 8, 8}));
+}
+
+// Labels without the last class; and of more than 64 MiB, whose classes are not counted.
+TEST_F(VolumeRun, TheEvaluationMayLackClasses) {
+  const auto write = [&](const std::string& folder, const std::string& shape, size_t bytes,
+                         const std::string& labels) {
+    for (const std::string name : {"x", "y"}) {
+      const std::string path = dir_ / (folder + "/" + name + ".npy");
+      const std::string text = npy("|u1", shape, name == "y" ? labels : "");
+      testing::write_file(path, text);
+      std::filesystem::resize_file(path, npy("|u1", shape, "").size() + bytes);  // zeros
+    }
+    return "npy:" + (dir_ / folder) + ",volume=x";
+  };
+  const std::string three = write("three", "4, 16, 16, 16", 4 << 12, "\1\2"),
+                    two = write("two", "2, 16, 16, 16", 2 << 12, "\1"),
+                    many = write("many", "5, 256, 256, 256", 5 << 24, "");
+  const auto evaluated = [&](const std::string& source) {
+    return train("run-" + std::to_string(source.size()),
+                 {"data.source=" + three, "data.eval_source=" + source, "augment.size=8",
+                  "train.batch=4", "train.epochs=1"})
+        .eval->samples;
+  };
+  EXPECT_EQ(evaluated(two), 2);
+  EXPECT_EQ(evaluated(many), 5);
+  EXPECT_NE(
+      refusal({"data.source=" + two, "data.eval_source=" + three, "train.batch=2"}).find("below 3"),
+      std::string::npos);
 }
 
 TEST_F(VolumeRun, RefusesWhatDoesNotFit) {

@@ -1,4 +1,4 @@
-// A step captured and replayed, with the CPU's twin of a graph: the calls of the graph and their
+// A step captured and replayed, with the CPU version of a graph: the calls of the graph and their
 // order, and the memory that a replay reads.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

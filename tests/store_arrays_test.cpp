@@ -143,5 +143,29 @@ TEST_F(StoreArrays, ClaimedSizesCostNoMemory) {
   EXPECT_NE(error.reason().find("claims"), std::string::npos) << error.what();
 }
 
+// The same with a zip archive's directory of 60 GB.
+TEST_F(StoreArrays, AClaimedDirectoryCostsNoMemory) {
+  constexpr uint64_t kTotal = 70'000'000'000, kTail = 22 + 0xffff;
+  const auto number = [](uint64_t value, size_t bytes) {
+    return testing::raw(std::vector<uint64_t>{value}).substr(0, bytes);
+  };
+  std::string tail = number(0x06064b50, 4) + std::string(36, '\0') + number(60'000'000'000, 8) +
+                     number(600, 8);  // the 64-bit end: the directory's size and place
+  tail.resize(kTail - 22 - 20);
+  tail += number(0x07064b50, 4) + number(0, 4) + number(kTotal - kTail, 8) + number(1, 4);
+  tail += number(0x06054b50, 4) + std::string(18, '\0');
+  server.tamper([&](const HttpAsk& ask, HttpAnswer& answer) {
+    answer = {404, {}, ""};
+    if (ask.first >= 512 && ask.first < kTotal - kTail) return;
+    answer = {206, {}, std::string(size_t(ask.length()), '\0')};
+    if (ask.first > 0)
+      answer.body = tail.substr(size_t(ask.first - (kTotal - kTail)), ask.length());
+    answer.headers["Content-Range"] = StoreServer::content_range(ask.first, ask.last, kTotal);
+  });
+  const Error error = error_of([&] { open_far("npz:" + server.url("/a.npz")); });
+  EXPECT_NE(error.reason().find("404"), std::string::npos) << error.what();
+  EXPECT_EQ(server.asks().back().first, 600u);
+}
+
 }  // namespace
 }  // namespace saturate

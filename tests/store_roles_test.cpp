@@ -8,6 +8,7 @@
 #include "base/wall_clock.h"
 #include "store/object_store.h"
 #include "tests/bucket_testing.h"
+#include "tests/fault_env.h"
 
 namespace saturate {
 namespace {
@@ -22,8 +23,24 @@ using testing::ScopedVariable;
 using testing::StoreServer;
 using testing::TempDir;
 
-std::string utc_after(int seconds) {
-  const time_t when = time(nullptr) + seconds;
+constexpr int64_t kSecond = 1'000'000'000;  // ns
+
+// The time of day stands still, until a test sets it.
+class SetTime : public FaultEnv, public WallClock {
+ public:
+  SetTime() : FaultEnv(env()) {}
+  int64_t unix_ns() override {
+    looks += std::this_thread::get_id() != own_;
+    return now_s * kSecond;
+  }
+  std::atomic<int64_t> now_s{time(nullptr)};
+  std::atomic<int> looks{0};  // of other threads
+
+ private:
+  const std::thread::id own_ = std::this_thread::get_id();
+};
+
+std::string utc_text(time_t when) {
   tm parts{};
   gmtime_r(&when, &parts);
   char text[40];
@@ -57,7 +74,7 @@ class StoreRoles : public ::testing::Test {
       return;
     }
     const std::string name = "ROLE" + std::to_string(++count),
-                      until = utc_after(count == 1 ? first_lasts_s.load() : 3'600);
+                      until = utc_text(clock.now_s + (count == 1 ? first_lasts_s : lasts_s));
     if (!ask.body.empty())
       answer.body =
           "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>"
@@ -84,14 +101,15 @@ class StoreRoles : public ::testing::Test {
                                       : head.substr(begin + 11, head.find('/', begin) - begin - 11);
   }
   std::string key_of_first_read() {
-    ObjectStore store(env(), {}, quick_tuning());
+    ObjectStore store(clock, {}, quick_tuning());
     return key_of_read(store, store.open("s3://bucket/a"), 50'000);
   }
 
   TempDir home;
   const std::string token_file = home / "token";
   const std::string text = noise_text(100'000);
-  std::atomic<int> count{0}, first_lasts_s{3'600};
+  SetTime clock;
+  std::atomic<int> count{0}, first_lasts_s{3'600}, lasts_s{3'600};
   std::atomic<bool> fails{false};
   StoreServer services, objects;  // their threads use the above
   const testing::BucketVariables variables{home.path(), objects.url("")};
@@ -111,7 +129,7 @@ class StoreWebIdentity : public StoreRoles {
 };
 
 TEST_F(StoreWebIdentity, AssumesTheRoleOnce) {
-  ObjectStore store(env(), {}, quick_tuning());
+  ObjectStore store(clock, {}, quick_tuning());
   const auto object = store.open("s3://bucket/a");
   for (uint64_t at = 10'000; at < 15'000; at += 1'000)
     EXPECT_EQ(key_of_read(store, object, at), "ROLE1");
@@ -131,9 +149,11 @@ TEST_F(StoreWebIdentity, KeysOfTheEnvironmentComeFirst) {
 
 // Five minutes before they expire; until the others are there the old ones are used.
 TEST_F(StoreWebIdentity, AreRenewedBeforeTheyExpire) {
-  first_lasts_s = 200;
-  ObjectStore store(env(), {}, quick_tuning());
+  ObjectStore store(clock, {}, quick_tuning());
   const auto object = store.open("s3://bucket/a");
+  EXPECT_EQ(key_of_read(store, object, 10'000), "ROLE1");
+  EXPECT_EQ(services.asks().size(), 1u);
+  clock.now_s += 3'600 - 200;
   std::string key;
   EXPECT_TRUE(testing::wait_for([&] {
     key = key_of_read(store, object, 20'000);
@@ -144,8 +164,33 @@ TEST_F(StoreWebIdentity, AreRenewedBeforeTheyExpire) {
   EXPECT_EQ(services.asks().size(), 2u);
 }
 
+// As the metadata of a machine do until shortly before they expire.
+TEST_F(StoreWebIdentity, TheOldOnesAgainAreNotAskedForWithEachRequest) {
+  first_lasts_s = lasts_s = 200;
+  ObjectStore store(clock, {}, quick_tuning());
+  const auto object = store.open("s3://bucket/a");
+  for (uint64_t at = 10'000; at < 40'000; at += 1'000) key_of_read(store, object, at);
+  EXPECT_EQ(services.asks().size(), 1u);
+  clock.now_s += 31;
+  EXPECT_TRUE(testing::wait_for([&] { return key_of_read(store, object, 50'000) == "ROLE2"; }));
+  EXPECT_EQ(services.asks().size(), 2u);
+}
+
+TEST_F(StoreWebIdentity, AFailedRenewalIsTriedAgainAfterTheyHaveExpired) {
+  CredentialSource source(clock, {}, quick_tuning());
+  EXPECT_EQ(source.get("test")->key, "ROLE1");
+  const int looks = clock.looks;
+  fails = true;
+  clock.now_s += 3'600 - 200;
+  EXPECT_EQ(source.look().credentials->key, "ROLE1");
+  ASSERT_TRUE(testing::wait_for([&] { return clock.looks > looks; })) << "when it has failed";
+  fails = false;
+  clock.now_s += 600;
+  EXPECT_EQ(source.get("test")->key, "ROLE2");
+}
+
 TEST_F(StoreWebIdentity, AreReplacedWhenTheStoreSaysThatTheyHaveExpired) {
-  ObjectStore store(env(), {}, quick_tuning());
+  ObjectStore store(clock, {}, quick_tuning());
   const auto object = store.open("s3://bucket/a");
   objects.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
     if (ask.head.find("TOKEN-ROLE1") != std::string::npos)
@@ -201,8 +246,8 @@ TEST_F(StoreRoles, OfAContainer) {
   const ScopedVariable token("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token_file.c_str());
   EXPECT_EQ(key_of_first_read(), "ROLE1");
   EXPECT_NE(services.asks()[0].head.find("Authorization: web-token/+="), std::string::npos);
-  for (const char* other :
-       {"http://example.com/x", "ftp://127.0.0.1/x", "http://127.0.0.1.evil/"}) {
+  for (const char* other : {"http://example.com/x", "ftp://127.0.0.1/x", "http://127.0.0.1.evil/",
+                            "http://127.0.0.1:80@example.com/x"}) {
     const ScopedVariable bad("AWS_CONTAINER_CREDENTIALS_FULL_URI", other);
     EXPECT_EQ(error_of([&] { key_of_first_read(); }).kind(), ErrorKind::kUsage) << other;
   }
@@ -217,6 +262,10 @@ TEST_F(StoreRoles, OfAMachine) {
   EXPECT_EQ(testing::method_of(asks[0]), "PUT");
   EXPECT_NE(asks[2].head.find("X-aws-ec2-metadata-token: imds-token"), std::string::npos);
   EXPECT_TRUE(asks[2].path.ends_with("/the-role"));
+  // In a container nothing may answer.
+  services.tamper([](const HttpAsk&, HttpAnswer& answer) { answer = {403, {}, ""}; });
+  EXPECT_NE(error_of([&] { key_of_first_read(); }).remedy().find("AWS_EC2_METADATA_DISABLED"),
+            std::string::npos);
   // A machine without a role: requests are not signed.
   services.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
     answer = {ask.path.ends_with("/token") ? 200 : 404, {}, "t"};

@@ -1,7 +1,9 @@
 // Keys, endpoints and signatures of S3. A server of moto's checks the signatures (make s3-test).
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
+#include <memory>
 
 #include "saturate/data/error.h"
 #include "store/credentials.h"
@@ -165,6 +167,46 @@ TEST_F(StoreS3Server, ExpiredKeysAreReadAgain) {
   EXPECT_EQ(error.kind(), ErrorKind::kRun);
   write_key("SECOND");
   EXPECT_EQ(read_some(store, object), text.substr(50'000, 100));
+}
+
+// A request that was signed with the old keys, and is answered after the new ones were read.
+TEST_F(StoreS3Server, ALateReplyToOldKeysDoesNotEndTheNewOnes) {
+  StoreOptions options;
+  options.timeout_s = 60;
+  ObjectStore store(env(), options, quick_tuning());
+  const auto object = store.open("s3://bucket/a");
+  std::vector<std::byte> out(100);
+  for (uint64_t i = 0; i < 30; ++i) store.read(object, 10'000 + i * 100, out);
+  // Shared: the server looks at them until it ends.
+  struct Seen {
+    std::atomic<int> old{0}, fresh{0};
+    std::atomic<bool> ended{false};
+  };
+  const auto seen = std::make_shared<Seen>();
+  server.tamper([this, seen](const HttpAsk& ask, HttpAnswer& answer) {
+    if (ask.first != 50'000) return;
+    const auto wait = [&](int requests) {
+      testing::wait_for([&] { return seen->fresh >= requests || seen->ended; });
+    };
+    if (ask.head.find("FIRSTTOKEN") == std::string::npos) {
+      ++seen->fresh;
+      return wait(2);  // after the late reply
+    }
+    answer = {400, {}, "<Error><Code>ExpiredToken</Code></Error>"};
+    if (seen->old++ == 0) return wait(1);
+    write_key("SECOND");
+  });
+  EXPECT_EQ(read_some(store, object), text.substr(50'000, 100));
+  seen->ended = true;
+  EXPECT_EQ(seen->old, 2);
+  EXPECT_EQ(seen->fresh, 2);
+}
+
+// A server keeps ".." in a key, and libcurl must not take it for a folder above.
+TEST_F(StoreS3Server, DotsInAKeyArePartOfIt) {
+  server.put("/bucket/x/../a", "other");
+  ObjectStore store(env(), {}, quick_tuning());
+  EXPECT_EQ(store.open("s3://bucket/x/../a")->size, 5u);
 }
 
 TEST_F(StoreS3Server, KeysNeverFollowARedirect) {

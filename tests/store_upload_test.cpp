@@ -100,6 +100,28 @@ TEST_F(StoreUpload, AFailureInTheReplyOfCompletionIsTriedAgain) {
   EXPECT_EQ(count, 2);
 }
 
+// The store joins the parts for longer than another request may take.
+TEST_F(StoreUpload, CompletionMayTakeLonger) {
+  int busy = 20;
+  bucket.tamper([&](const HttpAsk& ask, HttpAnswer& answer) {
+    const bool completes = method_of(ask) == "POST" && parameter(ask, "uploads") == "-";
+    if (completes && busy-- > 0) answer = {503, {}, ""};
+  });
+  const std::string text = noise_text(3 * kPart);
+  write(text, 0.01);
+  EXPECT_EQ(bucket.objects()["a/b c"], text);
+}
+
+// A store may not list uploads, and fail to do so when the object is complete.
+TEST_F(StoreUpload, UploadsThatCannotBeListedAreNoError) {
+  bucket.tamper([&](const HttpAsk& ask, HttpAnswer& answer) {
+    if (method_of(ask) != "GET" || parameter(ask, "uploads") == "-") return;
+    answer = is_there() ? HttpAnswer{200, {}, "no list"} : HttpAnswer{501, {}, ""};
+  });
+  write(noise_text(3 * kPart), 0.2);
+  EXPECT_TRUE(is_there());
+}
+
 TEST_F(StoreUpload, AnExistingObjectIsNotReplaced) {
   bucket.put("a/b c", "old");
   EXPECT_EQ(error_of([&] { write("new"); }).kind(), ErrorKind::kUsage);

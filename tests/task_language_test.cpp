@@ -62,6 +62,19 @@ TEST(TokenLoss, WithoutALabelThatCountsIsZero) {
   EXPECT_EQ(gradient_of(loss, logits).abs().sum().item<double>(), 0);
 }
 
+// As in torch, where such rows have no part in the loss, and NaN in the gradient.
+TEST(TokenLoss, LogitsOfIgnoredLabelsMayBeInfinite) {
+  for (const at::ScalarType type : {at::kFloat, at::kHalf}) {
+    auto [logits, labels] = random_tokens(5, 4, type);
+    labels[1].fill_(-100);
+    logits[1][0][2] = HUGE_VAL;
+    logits[1][1].fill_(-HUGE_VAL);
+    at::Tensor finite = logits.clone();
+    finite[1].fill_(0);
+    EXPECT_EQ(token_loss(logits, labels).item<double>(), token_loss(finite, labels).item<double>());
+  }
+}
+
 TEST(TokenLoss, NeedsNoGraphWithoutGradients) {
   const auto [logits, labels] = random_tokens(9, 4, at::kFloat);
   EXPECT_FALSE(token_loss(logits, labels).requires_grad());

@@ -92,6 +92,15 @@ TEST(Regression, R2OfLargeNumbersIsExact) {
   EXPECT_NEAR(found.value("r2").value(), 1 - 4 * 0.25 / 5, 1e-9);
 }
 
+// The sums' rounding errors are not the target's variance.
+TEST(Regression, R2OfManyEqualNumbersIsZero) {
+  const auto task = regression(RegressionLoss::kMse, 1);
+  const at::Tensor target = at::zeros({32}) + 0.1f, outputs = at::zeros({32, 1});
+  RunningMetrics running(*task);
+  for (int i = 0; i < 3125; ++i) running.add(task->mean_loss(outputs, target, 0), outputs, target);
+  EXPECT_EQ(running.read().value("r2"), 0);
+}
+
 // Ties, a label that no sample has, and one that all have; average_precision_score and f1_score.
 TEST(Multilabel, MetricsAreScikitLearns) {
   const at::Tensor labels =
@@ -112,6 +121,18 @@ TEST(Multilabel, MetricsAreScikitLearns) {
   EXPECT_NEAR(found.value("map").value(), 0.675, 1e-12);
   EXPECT_EQ(found.values[0].name, "map");
   EXPECT_NEAR(task->mean_loss(scores, labels, 0).item<double>(), 0.5722694221107931, 1e-6);
+}
+
+TEST(Multilabel, OtherTargetsThanZeroAndOneAreAnError) {
+  const auto task = multilabel(2);
+  const at::Tensor right = at::tensor({0, 1, 1, 0}, at::kByte).view({2, 2}),
+                   wrong = at::tensor({0, 1, 255, 2}, at::kByte).view({2, 2});
+  EXPECT_EQ(measured(*task, at::zeros({2, 2}), right, false).totals.size(), 6u);
+  const Error error = error_of([&] { measured(*task, at::zeros({2, 2}), wrong, false); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_NE(error.reason().find("2 numbers of the targets are neither 0 nor 1"), std::string::npos)
+      << error.reason();
+  EXPECT_THROW(measured(*task, at::zeros({2, 2}), at::zeros({2, 2}) + 0.5, false), Error);
 }
 
 }  // namespace

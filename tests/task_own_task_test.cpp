@@ -9,7 +9,9 @@
 #include <torch/nn/modules/linear.h>
 
 #include <cmath>
+#include <utility>
 
+#include "run/training_parts.h"
 #include "saturate/module_model.h"
 #include "saturate/train_step.h"
 #include "tests/data_testing.h"
@@ -84,6 +86,30 @@ TEST(OwnTask, DoesNotSupportLabelSmoothing) {
   const Error error =
       error_of([&] { TrainStep(*model, task, *optimizer, {.label_smoothing = 0.1}, ledger); });
   EXPECT_EQ(error.where(), "train.label_smoothing");
+}
+
+class NamedMetric : public Regression {
+ public:
+  explicit NamedMetric(std::string name) : name_(std::move(name)) {}
+  std::vector<MetricName> metric_names() const override { return {{.name = name_}}; }
+
+ private:
+  const std::string name_;
+};
+
+TEST(OwnTask, AMetricNamedLikeAKeyOfRecordsIsRefused) {
+  for (const char* name : {"", "lr", "loss", "phases", "metrics", "mean_iou", "gpu_busy"}) {
+    Recipe recipe;
+    const Error error = error_of([&] { resolve_metrics(recipe, NamedMetric(name)); });
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage) << name;
+    EXPECT_EQ(error.where(), "metric_names");
+  }
+  for (const char* name : {"accuracy", "accuracy5", "iou", "error"}) {
+    Recipe recipe;
+    recipe.train.monitor = "auto";
+    resolve_metrics(recipe, NamedMetric(name));
+    EXPECT_EQ(recipe.train.monitor, std::string("eval_") + name);
+  }
 }
 
 // A segmentation model's own loss replaces only the loss, not the metrics.

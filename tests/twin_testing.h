@@ -1,4 +1,4 @@
-// Models compared with goldens of their Python twins (tests/oracles/).
+// Models compared with goldens of the same models in Python (tests/oracles/).
 #pragma once
 
 #include <gtest/gtest.h>

@@ -148,7 +148,7 @@ def make_module(args, recipe):
         return make_twin(recipe["model"]["name"], classes, size, width,
                          dropout=recipe["model"]["dropout"])
     except LookupError as error:
-        fail(f"{error}. Give your own twin with --module FILE.py:FACTORY")
+        fail(f"{error}. Give your model in Python with --module FILE.py:FACTORY")
 
 
 def make_step(torch, module, recipe):

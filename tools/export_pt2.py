@@ -7,7 +7,7 @@ for its models. For a model of your own, write its weights first:
   saturate export RUN --format safetensors --out model.safetensors
   tools/export_pt2.py model.safetensors --module FILE.py:FACTORY --out model.pt2
 
-The weights are put into the model's twin in Python (tools/model_twins.py), which is exported for any number of images.
+The weights are put into the same model in Python (tools/model_twins.py), which is exported for any number of images.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def make_module(given, name, classes, size, width):
             return make_twin(name, classes, size, width)
         except LookupError as error:
             fail(str(error), "--format pt2",
-                 "Export safetensors, and run tools/export_pt2.py --module FILE.py:FACTORY with your own twin")
+                 "Export safetensors, and run tools/export_pt2.py --module FILE.py:FACTORY with your model in Python")
     path, _, factory = given.rpartition(":")
     if not pathlib.Path(path).is_file():
         fail(f"there is no file {path!r}", f"--module {given}", "Write FILE.py:FACTORY")
@@ -109,8 +109,8 @@ def main():
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
-        fail(f"the twin in Python has other weights: {' '.join(str(error).split())[:500]}", args.weights,
-             "Export the run again, or make the twin like the model")
+        fail(f"the model in Python has other weights: {' '.join(str(error).split())[:500]}", args.weights,
+             "Export the run again, or make the model in Python like the one that was trained")
     program = export(torch, module, size)
     target = pathlib.Path(args.out).resolve()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".export_pt2-") as folder:

@@ -1,4 +1,4 @@
-"""Python twins of saturate's models: the same parameter names, shapes and mathematics.
+"""saturate's models in Python: the same parameter names, shapes and mathematics.
 
 Models that torchvision has are taken from there: saturate's have the same names. The others are here, those that take
 other tensors than images in tensor_twins.py.
@@ -252,7 +252,7 @@ def make_twin(name, classes, size, width, **options):
     except ImportError:
         raise LookupError(f"{name} comes from torchvision, which this Python lacks") from None
     if name not in BUILT and name not in models.list_models(module=models):
-        raise LookupError(f"there is no Python twin of {name}")
+        raise LookupError(f"{name} has no model in Python")
     if width != 1 and (name in ONE_WIDTH or name not in BUILT):
         raise LookupError(f"torchvision's {name} has only one width, and model.width is {width}")
     if name == "mobilenet_v2":

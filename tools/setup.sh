@@ -5,8 +5,8 @@
 # fuzzing; on systems other than Debian 12, which CI runs on, only those that the system has. --full fetches LibTorch
 # with its GPU libraries (4.7 GB), --cpu without them (1.3 GB). The default is --full on a machine with an NVIDIA
 # driver, else --cpu. --nccl adds NCCL's headers (1 MB, of a wheel of 216 MB) to a set without them, for make wheels.
-# LibTorch goes to ${SATURATE_DEPS:-${XDG_CACHE_HOME:-~/.cache}/saturate}, unless python3 already has one from 2.11 to
-# 2.15: 2.15.0, or the version in SATURATE_TORCH_VERSION, such as 2.11.0.
+# If python3 has torch, from version 2.11 to 2.15, the build uses its LibTorch. Otherwise LibTorch is installed in
+# ${SATURATE_DEPS:-${XDG_CACHE_HOME:-~/.cache}/saturate}: version 2.15.0, or the one in SATURATE_TORCH_VERSION.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

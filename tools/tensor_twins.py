@@ -1,4 +1,4 @@
-"""Python twins of the models that take tensors: tokens, volumes and signals. See model_twins.py."""
+"""In Python, the models that take tensors: tokens, volumes and signals. See model_twins.py."""
 
 import math
 

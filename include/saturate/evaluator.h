@@ -17,7 +17,7 @@ class Evaluator {
   // Opens `source`, whose classes are matched by name to `classes`, the model's; it may lack some.
   // Fails with kData naming an unknown one. `names`: batches carry their samples' names. `shard`:
   // the part of the images evaluated here, one per process. `data`: the source if it is open
-  // already; `source` then only names it. `fields`: Dataset::tensors() of the training source,
+  // already; `source` then only names it. `fields`: batch_fields() of the training source,
   // whose form it must have, else kUsage. REQUIRES: recipe.augment.size is set, but for tensors.
   Evaluator(Env& env, const Recipe& recipe, const std::string& source,
             const std::vector<std::string>& classes, const at::Device& device, bool names = false,

@@ -38,9 +38,10 @@ struct Stage {
   std::function<at::Tensor(const at::Tensor&)> forward;
   // Tensors updated in place, such as a BatchNorm's buffers; handles, not copies.
   std::vector<at::Tensor> statistics = {};
-  // checkpoint_sequential() does not recompute it if it comes before all stages that are not kept:
-  // for one that keeps little, or shares a parameter with a later segment, whose gradient would
-  // come in two parts, which distributed training does not support.
+  // Not recomputed by checkpoint_sequential() if it comes before all stages that are not kept. For
+  // a stage that keeps little memory, or that shares a parameter with a later segment: the
+  // gradient of that parameter would come in two parts, which distributed training does not
+  // support.
   bool is_kept = false;
 };
 

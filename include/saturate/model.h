@@ -59,7 +59,7 @@ struct ForeignWeights {
 
 // Properties that only some models have; empty by default. Valid as long as the model.
 struct ModelFacets {
-  bool per_pixel = false;     // logits are [N, classes, H, W]
+  bool per_pixel = false;     // logits are [N, classes, H, W], or [N, classes, D, H, W]
   LossFunction loss;          // in place of the task's own loss, in training and evaluation
   std::vector<Stage> stages;  // forward() in sequence, for checkpointing
   std::optional<EncoderDecoder> encoder;

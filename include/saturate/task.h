@@ -83,8 +83,9 @@ class Task {
 // A class for each sample: logits [N, classes] and labels [N] int64; cross entropy and accuracy.
 // Ties between logits go to the lower class, on a GPU as in topk().
 const Task& classification();
-// A class for each pixel: logits [N, classes, H, W] and labels [N, H, W] int64, negative where
-// ignored; cross entropy, accuracy and counts over the other pixels.
+// A class for each pixel or voxel: logits [N, classes, H, W] and labels [N, H, W], or logits
+// [N, classes, D, H, W] and labels [N, D, H, W]; labels are int64, negative if ignored. Cross
+// entropy, accuracy and counts over the others.
 const Task& segmentation();
 
 // Numbers: outputs and labels [N, ...] of `values` numbers for each sample, in any two shapes. The
@@ -95,6 +96,7 @@ std::unique_ptr<const Task> regression(RegressionLoss loss, int64_t values);
 // Any number of labels for each sample: logits [N, values] and labels [N, values] of 0 and 1.
 // Binary cross entropy; "map", as scikit-learn's average_precision_score(average="macro") over a
 // whole evaluation, and "f1" as its f1_score(average="macro") of probabilities above a half.
+// metrics() fails with kData if labels are neither 0 nor 1.
 std::unique_ptr<const Task> multilabel(int64_t values);
 
 // The token after each: logits [N, T, V] and labels [N, T] int64, negative where ignored. Cross

@@ -4,8 +4,8 @@
 //   -> each rung set up and warmed up -> interleaved rounds of all rungs -> speedups with intervals
 //
 // Each rung runs the training loop itself in a separate process, which is paused while others are
-// measured: rungs do not share memory, caches or global settings. A rung of several processes,
-// which train as one, has one from each of the processes that run the ladder.
+// measured: rungs do not share memory, caches or global settings. If a rung needs several processes
+// that train together, each process that runs the ladder starts one of them.
 #pragma once
 
 #include <cstdint>
@@ -33,9 +33,9 @@ struct Rung {
   std::vector<std::string> set;    // "section.key=value", applied to the ladder's recipe in this
                                    // order
   std::vector<std::string> needs;  // "cuda>=2"; empty: any machine
-  int processes = 1;               // number of processes that train as one, which are required too
+  int processes = 1;               // that train together; the machine must have as many
   std::string seed_figure;         // "35.22 steps/s": published by the experiment's source
-  size_t previous = 0;             // index of the rung it builds on; its own for the first
+  size_t previous = 0;             // index of the rung it builds on; of the first rung 0, its own
   std::string where;               // for messages
 };
 
@@ -66,8 +66,8 @@ Ladder make_sweep(const std::string& recipe, std::span<const std::string> over);
 struct MachineFacts {
   int cuda = 0;       // GPUs
   int cores = 1;      // available to this process
-  int processes = 1;  // that can train as one
-  int nodes = 1;      // machines that can train as one
+  int processes = 1;  // that can train together
+  int nodes = 1;      // machines that can train together
 };
 // For this process, which may be one of several started together (world.h).
 MachineFacts this_machine();
@@ -86,8 +86,8 @@ std::vector<std::optional<Recipe>> ladder_recipes(Env& env, const Ladder& ladder
 void make_packs(Env& env, const Ladder& ladder, const std::string& scratch,
                 const ProgressCallback& progress);
 
-// For several processes that train as one: steps and samples of all, CPU time and host memory
-// summed over them, everything else from the first one.
+// Of several processes that train together: steps and samples of all, CPU time and host memory
+// summed over them, everything else from rank 0.
 struct RungTiming {
   StepTiming steps;
   int64_t memory_peak_bytes = 0;  // of the process, on the host, so far
@@ -115,21 +115,21 @@ struct ProcessMeasurerOptions {
 std::unique_ptr<RungMeasurer> make_process_measurer(Env& env, ProcessMeasurerOptions options);
 
 // For a ladder that several processes run together (saturate launch ... -- ladder): rank 0 decides
-// what is measured when, and each starts its own process for rungs of several. Only rank 0 runs a
-// rung of one process; the others wait, and leave it the machine. Ends the wait of the others at
-// its end. Calls of start() and measure() must come within the group's time limit of each other.
-// `group` must outlive it.
+// the order of measurements. For a rung of several processes each rank starts one. A rung of one
+// process runs on rank 0 only, while the other ranks wait. The destructor ends their wait. Calls of
+// start() and measure() must come within the group's time limit of each other. `group` must outlive
+// it.
 std::unique_ptr<RungMeasurer> make_group_measurer(Env& env, const Ladder& ladder,
                                                   const ProcessMeasurerOptions& options,
                                                   Group& group);
-// The part of every other rank, until rank 0 ends it. Fails if rank 0 is gone.
+// Called on every other rank; returns when rank 0 ends the measuring. Fails if rank 0 has exited.
 void help_measuring(Env& env, const ProcessMeasurerOptions& options, Group& group);
 
 // Joins the processes that train with this one; returns null if there are none.
 using JoinGroup = std::function<std::shared_ptr<Group>(const Recipe&)>;
 
-// The process's side: trains `recipe` in `folder` as directed by its parent, by way of a socket
-// with this descriptor. Returns when the parent closes that.
+// Runs in a rung's process: trains `recipe` in `folder` as its parent commands through the socket
+// with this descriptor. Returns when the parent closes the socket.
 inline constexpr int kRungSocket = 3;
 void serve_rung(Env& env, const std::string& recipe, const std::string& folder, double seconds,
                 const JoinGroup& join = {});
@@ -151,8 +151,8 @@ struct LadderResult {
 struct LadderOptions {
   int rounds = 5;
   double seconds = 1;  // minimum length of one measurement
-  // Called with what was done, and the result: "round 2 of 5: cached, 12.3 steps/s".
-  std::function<void(int done, int total, const std::string& what)> progress;
+  // Called after each measurement with a line such as "round 2 of 5: cached, 12.3 steps/s".
+  std::function<void(int done, int total, const std::string& line)> progress;
 };
 
 // Measures every rung that has a recipe, `rounds` times. The direction alternates between rounds,

@@ -179,8 +179,11 @@ std::vector<std::string> settings_for_source(Env& env, const std::string& source
     fail(ErrorKind::kData, "all images have the same class", parts.train,
          "Put the images of each class in a separate folder");
   const bool has_eval = !parts.eval.empty() || override_of(overrides, "data.eval_source");
+  const std::string task = override_of(overrides, "train.task").value_or("auto");
+  const auto is_task = [&](std::string_view name) { return task == "auto" || task == name; };
+  const bool has_classes = !data->classes().empty() && (is_task("classify") || is_task("segment"));
   const size_t every =
-      has_eval ? 0 : held_out(data->size(), std::max<size_t>(1, data->classes().size()));
+      has_eval ? 0 : held_out(data->size(), has_classes ? data->classes().size() : 1);
   const size_t images = every == 0 ? data->size() : data->size() - data->size() / every - 1;
   const size_t batch = batch_for(images);
   const bool voxels = labelled_volume(data->tensors()) != nullptr;
@@ -200,10 +203,10 @@ std::vector<std::string> settings_for_source(Env& env, const std::string& source
   set_length(settings, epochs_for(images, on_gpu), overrides);
   add(settings, "train.batch", batch);
   add(settings, "train.drop_last", "true");
-  if (masks) {
+  if (masks && is_task("segment")) {
     add(settings, "train.task", "segment");
     add(settings, "train.monitor", "eval_iou");
-  } else if (!data->classes().empty()) {
+  } else if (has_classes && is_task("classify")) {
     add(settings, "train.label_smoothing", 0.1);
   }
   return settings;

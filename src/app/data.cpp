@@ -87,7 +87,8 @@ int synth(const SynthArguments& arguments) {
 DatasetReport examine(Env& env, const InspectArguments& arguments, const char* title,
                       InspectDepth depth, size_t most) {
   const auto dataset = open_with_warning(env, arguments.source);
-  Progress progress(env, title, "images", int64_t(std::min(most, dataset->size())),
+  const char* const unit = dataset->tensors().empty() ? "images" : "samples";
+  Progress progress(env, title, unit, int64_t(std::min(most, dataset->size())),
                     Progress::Style::kAuto);
   const auto show = [&](size_t done, size_t) { progress.update(int64_t(done), ""); };
   return inspect_dataset(*dataset, depth, threads_or_all(arguments.threads), show, most);

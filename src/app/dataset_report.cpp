@@ -31,13 +31,15 @@ nlohmann::ordered_json to_json(const std::vector<FieldReport>& fields) {
   return json;
 }
 
-// For masks: the share of each class among the labelled pixels.
+// For masks and labels of voxels: the share of each class among those that are not ignored.
 void print_pixels(const DatasetReport& report) {
   const uint64_t labelled =
       std::accumulate(report.class_pixels.begin(), report.class_pixels.end(), uint64_t{0});
   if (labelled == 0) return;
-  fmt::print("  masks    {:.2f}% of the pixels are ignored; of the others\n",
-             100.0 * double(report.ignored_pixels) / double(labelled + report.ignored_pixels));
+  fmt::print("  {}    {:.2f}% of the {} are ignored; of the others\n",
+             report.has_voxels ? "labels" : "masks ",
+             100.0 * double(report.ignored_pixels) / double(labelled + report.ignored_pixels),
+             report.has_voxels ? "voxels" : "pixels");
   for (size_t i = 0; i < report.classes.size(); ++i)
     fmt::print("    {:>7.2f}%  {}\n", 100.0 * double(report.class_pixels[i]) / double(labelled),
                printable(report.classes[i]));
@@ -69,7 +71,6 @@ void print_images(const DatasetReport& report) {
     fmt::print("  height   {} to {}, median {}\n", report.height.min, report.height.max,
                report.height.median);
   }
-  print_pixels(report);
 }
 
 }  // namespace
@@ -100,12 +101,12 @@ std::string to_json(const DatasetReport& report) {
                                  {"broken", to_json(report.broken)}};
   if (!report.fields.empty()) json["fields"] = to_json(report.fields);
   if (!report.note.empty()) json["note"] = as_utf8(report.note);
-  if (!report.has_masks) return json_text(json);
+  if (!report.has_masks && !report.has_voxels) return json_text(json);
   nlohmann::ordered_json pixels = nlohmann::ordered_json::object();
   for (size_t i = 0; i < report.classes.size(); ++i)
     pixels[as_utf8(report.classes[i])] = report.class_pixels[i];
-  json["class_pixels"] = pixels;
-  json["ignored_pixels"] = report.ignored_pixels;
+  json[report.has_voxels ? "class_voxels" : "class_pixels"] = pixels;
+  json[report.has_voxels ? "ignored_voxels" : "ignored_pixels"] = report.ignored_pixels;
   return json_text(json);
 }
 
@@ -124,8 +125,9 @@ void print_report(const DatasetReport& report, const std::string& source) {
              sampled ? "about " : "", double(report.bytes) * scale * 1e-6);
   if (sampled)
     fmt::print("  all below{} is for {} of them, evenly spread; --all inspects all\n",
-               report.has_masks ? "" : " except classes", report.looked_at);
+               report.class_pixels.empty() ? " except classes" : "", report.looked_at);
   report.fields.empty() ? print_images(report) : print_fields(report);
+  print_pixels(report);
   constexpr size_t kShownNote = 400;
   if (!report.note.empty())
     fmt::print("  note     {}{}\n", printable(report.note.substr(0, kShownNote)),

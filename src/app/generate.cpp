@@ -6,15 +6,17 @@
 #include <cstdio>
 
 #include "app/command.h"
+#include "base/printable.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
 namespace {
 
-// A terminal obeys control characters, so all but line ends and tabs are shown as numbers.
+// A terminal obeys control characters, so all but line ends and tabs are shown as numbers, and so
+// are bytes that are not UTF-8.
 std::string shown(const std::string& text) {
   std::string safe;
-  for (const char c : text) {
+  for (const char c : as_utf8(text)) {
     const bool is_control = static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
     safe += is_control && c != '\n' && c != '\t'
                 ? fmt::format("\\x{:02x}", static_cast<unsigned char>(c))
@@ -23,10 +25,27 @@ std::string shown(const std::string& text) {
   return safe;
 }
 
-void print_now(const std::string& text) {
-  fmt::print("{}", shown(text));
-  std::fflush(stdout);
-}
+// Prints at once, except for a character whose last bytes are not there yet.
+class LiveText {
+ public:
+  void add(const std::string& text) {
+    text_ += text;
+    print(whole_characters(text_));
+  }
+  void finish() {
+    text_ += '\n';
+    print(text_.size());
+  }
+
+ private:
+  void print(size_t bytes) {
+    fmt::print("{}", shown(text_.substr(0, bytes)));
+    std::fflush(stdout);
+    text_.erase(0, bytes);
+  }
+
+  std::string text_;  // not printed yet
+};
 
 }  // namespace
 
@@ -40,14 +59,15 @@ void print_generated(Model& model, const at::Device& device, const Recipe& recip
   std::vector<int64_t> prompt = vocabulary.tokens(arguments.prompt);
   const bool has_prompt = !prompt.empty();
   if (!has_prompt) prompt = {vocabulary.first()};
+  LiveText out;
   if (has_prompt)
-    for (const int64_t token : prompt) print_now(vocabulary.text(token));
+    for (const int64_t token : prompt) out.add(vocabulary.text(token));
   generate_tokens(model, device, input->shape.at(0), input->values, std::move(prompt),
                   arguments.options, [&](int64_t token) {
-                    print_now(vocabulary.text(token));
+                    out.add(vocabulary.text(token));
                     return true;
                   });
-  fmt::print("\n");
+  out.finish();
 }
 
 void add_generation(CLI::App& command, GenerationArguments& arguments) {
@@ -55,9 +75,9 @@ void add_generation(CLI::App& command, GenerationArguments& arguments) {
   arguments.option =
       command
           .add_option("--generate", arguments.prompt,
-                      "Print a text of a language model, after this prompt, instead of evaluating; "
-                      "without one after a line end or a blank. Of a vocabulary that is not of "
-                      "characters: numbers of tokens")
+                      "Print text that a language model generates, and do not evaluate. The text "
+                      "continues this prompt, or a line end or a space if there is none. If the "
+                      "vocabulary is not of characters, prompt and text are numbers of tokens")
           ->type_name("[PROMPT]")
           ->expected(0, 1);
   const auto with = [&](CLI::Option* option) { option->needs(command.get_option("--generate")); };
@@ -67,7 +87,7 @@ void add_generation(CLI::App& command, GenerationArguments& arguments) {
                   "Divides the logits: below 1 likely tokens become likelier; 0: always the "
                   "likeliest one"));
   with(add_number(command, "--top-k", options.top_k, int64_t{0}, int64_t{1} << 30,
-                  "Draw among so many of the likeliest tokens; 0: among all"));
+                  "Choose among this many of the likeliest tokens; 0: among all"));
   with(add_number(command, "--seed", options.seed, uint64_t{0}, UINT64_MAX,
                   "Seed of the drawn tokens"));
 }

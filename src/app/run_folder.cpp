@@ -165,6 +165,9 @@ std::string recipe_path(Env& env, const FolderRequest& request) {
   const std::string folder =
       automatic || request.resume.empty() ? request.out : run_folder_of(env, request.resume);
   const std::string path = folder + "/recipe.toml";
+  // A restarted run may have removed the checkpoint that it began with.
+  if (!automatic && !request.resume.empty() && !env.exists(path) && !env.exists(request.resume))
+    fail(ErrorKind::kRun, "no such run or checkpoint", request.resume, "Check the path");
   const bool is_run = !automatic || env.exists(path) || has_checkpoint(env, folder);
   if (request.resume.empty() || folder.empty() || !is_run)
     fail(ErrorKind::kUsage, "no recipe given",

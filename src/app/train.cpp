@@ -64,7 +64,7 @@ Recipe made_recipe(Env& env, const TrainArguments& arguments) {
                         printable(arguments.folder.recipe), lines));
   if (recipe.data.eval_source.empty())
     print_log(LogLevel::kInfo, "",
-              "no evaluation: too few images per class to hold any out; use --set "
+              "no evaluation: too few samples, in all or of a class, to hold any out; use --set "
               "data.eval_source=SOURCE");
   return recipe;
 }

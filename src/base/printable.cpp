@@ -128,6 +128,16 @@ std::string as_utf8(const std::string& text) {
   return escaped(text, is_stray, append_bytes);
 }
 
+size_t whole_characters(std::string_view text) {
+  for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
+    const Byte byte = Byte(text[text.size() - back]);
+    if ((byte & 0xc0) == 0x80) continue;
+    const size_t length = byte < 0xc2 || byte > 0xf4 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
+    return length > back ? text.size() - back : text.size();
+  }
+  return text.size();
+}
+
 std::string shell_word(const std::string& text) {
   if (!text.empty() && std::all_of(text.begin(), text.end(), is_plain)) return text;
   if (escaped(text, is_harmful, append_bytes) == text) {

@@ -2,6 +2,7 @@
 // collectors.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,10 @@ std::string printable(const std::string& text);
 // Text as UTF-8, as JSON needs it: a byte that belongs to no code point becomes \x9b. Names that
 // differ in such bytes stay different; UTF-8, such text included, is unchanged.
 std::string as_utf8(const std::string& text);
+
+// Bytes of the start of `text` that leaves no UTF-8 character unfinished: all, or up to three
+// fewer.
+size_t whole_characters(std::string_view text);
 
 // Text as one word of a shell command line, for copying: quoted if necessary, as $'...' if a quoted
 // control character would still reach the terminal.

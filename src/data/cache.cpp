@@ -185,9 +185,10 @@ uint64_t cached_bytes() {
 std::unique_ptr<Dataset> open_input(Env& env, const std::string& uri, const DataOptions& options,
                                     const ProgressCallback& progress) {
   const int threads = options.threads > 0 ? options.threads : available_cores();
-  auto data = cache_dataset(stage_dataset(env, open_dataset(env, uri, options.store_options()), uri,
-                                          options.stage, threads, progress),
-                            options.cache);
+  auto opened =
+      open_dataset(env, with_training_fit(env, uri, options.source), options.store_options());
+  auto data = cache_dataset(
+      stage_dataset(env, std::move(opened), uri, options.stage, threads, progress), options.cache);
   if (options.decode != DecodeMode::kFast) return data;
   return with_index(std::move(data), open_source_index(env, uri, options.index));
 }

@@ -325,7 +325,50 @@ CsvOptions take_csv_options(std::string& rest, std::string& fit) {
   return options;
 }
 
+struct TableName {
+  std::string rest;   // as for open_csv()
+  std::string every;  // N of split:PART,1/N,SOURCE; empty without
+};
+
+// The table that a source reads, also through a split.
+std::optional<TableName> table_of(Env& env, const std::string& uri) {
+  TableName table{uri, ""};
+  if (uri.starts_with("split:")) {
+    const size_t share = uri.find(",1/"), end = uri.find(',', share + 1);
+    if (share == uri.npos || end == uri.npos) return {};
+    table = {uri.substr(end + 1), uri.substr(share + 3, end - share - 3)};
+  }
+  const auto has = [&](const char* text) { return table.rest.find(text) != uri.npos; };
+  if (!(has("csv") || has(".tsv")) || scheme_of_source(env, table.rest) != "csv") return {};
+  if (table.rest.starts_with("csv:")) table.rest.erase(0, 4);
+  return table;
+}
+
 }  // namespace
+
+std::string with_training_fit(Env& env, const std::string& uri, const std::string& training) {
+  const auto table = table_of(env, uri), trained = table_of(env, training);
+  if (!table || !trained || (table->rest == trained->rest && table->every == trained->every))
+    return uri;
+  const auto has = [&](const std::string& key) {
+    return table->rest.find("," + key + "=") != uri.npos;
+  };
+  if (has("fit") || has("held")) return uri;
+  std::string path = trained->rest, options;
+  for (const std::string key : {"target", "ignore", "classes"}) {
+    const std::string value = take_option(path, key);
+    if (!value.empty() && !has(key)) options += "," + key + "=" + value;
+  }
+  const std::string fit = take_option(path, "fit"), held = take_option(path, "held");
+  const std::string& file = fit.empty() ? path : fit;
+  if (!env.exists(file))
+    fail(ErrorKind::kData, "the training table, whose statistics apply to " + uri + ", is missing",
+         file, "Put it there, or name it: csv:FILE,fit=TRAINING_FILE");
+  options += ",fit=" + file;
+  if (!held.empty() || (fit.empty() && !trained->every.empty()))
+    options += ",held=" + (held.empty() ? trained->every : held);
+  return uri + options;
+}
 
 std::unique_ptr<Dataset> open_csv(Env& env, const std::string& rest) {
   std::string path = rest, fit;

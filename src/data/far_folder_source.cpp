@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "base/cancel.h"
 #include "base/mutex.h"
 #include "data/far_images.h"
 #include "data/sources.h"
@@ -49,7 +50,13 @@ class FarFolderSource : public IndexedSource {
     out.label = image.label;
     out.encoding = SampleEncoding::kEncoded;
     out.bytes.resize(size_t(std::min<uint64_t>(most, image.size)));
-    store_->read(out.bytes.size() == image.size ? take(index) : object(index), 0, out.bytes);
+    try {
+      store_->read(out.bytes.size() == image.size ? take(index) : object(index), 0, out.bytes);
+    } catch (const Error&) {
+      // The next run must not meet the same object, changed or missing, in the kept list.
+      if (!is_cancelled()) forget_far_images(*store_, place_);
+      throw;
+    }
     return image.size;
   }
 

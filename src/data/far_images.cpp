@@ -1,9 +1,13 @@
 #include "data/far_images.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <tuple>
 #include <utility>
 
+#include "base/checksum.h"
+#include "base/files.h"
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "base/wall_clock.h"
@@ -72,12 +76,12 @@ void append(const Listed& listed, uint32_t label, const std::string& name, FarIm
   }
 }
 
+std::string id_of(const BucketPlace& place) {
+  return place.bucket.url + encode_key(place.key);
+}
+
 std::string list_path(ObjectStore& store, const std::string& place) {
-  uint64_t hash = 0xcbf29ce484222325ull;  // FNV-1a
-  for (const char c : place) hash = (hash ^ uint8_t(c)) * 0x100000001b3ull;
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016lx", hash);
-  return store.options().cache_dir + "/lists/" + digits;
+  return fmt::format("{}/lists/{:016x}", store.options().cache_dir, hash_text(place));
 }
 
 // A list that cannot be kept is made again.
@@ -140,11 +144,15 @@ FarImages list_far_images(HttpCalls& calls, const BucketPlace& place, const std:
 
 FarImages find_far_images(ObjectStore& store, const BucketPlace& place, const std::string& name) {
   if (store.options().cache_dir.empty()) return list_far_images(store.calls(), place, name);
-  const std::string id = place.bucket.url + encode_key(place.key);
+  const std::string id = id_of(place);
   if (auto known = kept_list(store, id)) return std::move(*known);
   FarImages images = list_far_images(store.calls(), place, name);
   keep_list(store, id, images);
   return images;
+}
+
+void forget_far_images(ObjectStore& store, const BucketPlace& place) {
+  if (!store.options().cache_dir.empty()) discard(store.env(), list_path(store, id_of(place)));
 }
 
 std::vector<std::byte> to_list_file(const FarImages& images, const std::string& place,

@@ -48,6 +48,8 @@ FarImages list_far_images(HttpCalls& calls, const BucketPlace& place, const std:
 // The same, or the list that a process made less than an hour ago and kept in the cache folder of
 // `store`, if it has one.
 FarImages find_far_images(ObjectStore& store, const BucketPlace& place, const std::string& name);
+// Removes the kept list, if there is one: the bucket has changed.
+void forget_far_images(ObjectStore& store, const BucketPlace& place);
 
 // A kept list as a file; nullopt if the file is damaged, of another place or older than an hour.
 std::vector<std::byte> to_list_file(const FarImages& images, const std::string& place,

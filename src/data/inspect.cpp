@@ -14,6 +14,7 @@
 #include "data/sources.h"
 #include "saturate/data/error.h"
 #include "saturate/data/image.h"
+#include "saturate/data/loader.h"
 
 namespace saturate {
 namespace {
@@ -33,14 +34,34 @@ struct Finding {
   int64_t label = -1;  // -1 if the sample could not be read
   std::string name, error;
   std::vector<FieldReport> fields;  // of tensors; `mean` is the sum so far
-  std::vector<uint32_t> pixels;  // [256], pixel count of each class number, if the mask was decoded
+  std::vector<uint64_t> pixels;     // [classes], if masks or labels of voxels were read
+  uint64_t ignored = 0;             // pixels or voxels
 };
 
 void count_pixels(const Dataset& dataset, Inspector& inspector, Finding& out) {
   decode_mask(inspector.sample, out.info.width, out.info.height, dataset.classes().size(),
               inspector.mask);
-  out.pixels.assign(256, 0);
-  for (uint8_t number : inspector.mask.classes) ++out.pixels[number];
+  out.pixels.assign(dataset.classes().size(), 0);
+  for (const uint8_t number : inspector.mask.classes)
+    ++(number == kIgnoredClass ? out.ignored : out.pixels[number]);
+}
+
+// Whether the target is a class for each voxel, of classes that are known.
+bool has_voxel_classes(const Dataset& dataset) {
+  return !dataset.classes().empty() && labelled_volume(dataset.tensors()) != nullptr;
+}
+
+void count_voxels(const TensorField& target, const std::byte* from, size_t classes, Finding& out) {
+  const ElementRow& element = element_row(target.type);
+  out.pixels.assign(classes, 0);
+  const std::byte* const end = from + target.bytes();
+  for (; from != end; from += element.bytes) {
+    const int64_t number = element.whole_number(from);
+    if (number < 0 || number == kIgnoredClass)
+      ++out.ignored;
+    else if (number < int64_t(classes))
+      ++out.pixels[size_t(number)];
+  }
 }
 
 // Nearly all headers lie within this many bytes.
@@ -78,6 +99,8 @@ void read_tensors(const Dataset& dataset, size_t index, Inspector& inspector, Fi
     // Padding does not count.
     const size_t used =
         field.is_sequence ? bytes / size_t(field.shape[0]) * dataset.length(index) : bytes;
+    if (field.is_target && has_voxel_classes(dataset))
+      count_voxels(field, from, dataset.classes().size(), out);
     for (size_t at = 0; at < used; at += element.bytes) {
       const double value = element.number(from + at);
       if (!std::isfinite(value)) {
@@ -146,7 +169,9 @@ class Tally {
     report_.note = dataset.note();
     report_.class_samples.resize(report_.classes.size());
     report_.has_masks = dataset.has_masks();
-    report_.class_pixels.resize(report_.has_masks ? report_.classes.size() : 0);
+    report_.has_voxels = has_voxel_classes(dataset);
+    const bool has_pixels = report_.has_masks || report_.has_voxels;
+    report_.class_pixels.resize(has_pixels ? report_.classes.size() : 0);
     for (const TensorField& field : dataset.tensors())
       report_.fields.push_back({field, INFINITY, -INFINITY});
   }
@@ -162,7 +187,7 @@ class Tally {
       report_.broken.push_back({index, std::move(found.name), std::move(found.error)});
       return;
     }
-    add_pixels(found.pixels);
+    add_pixels(found);
     report_.bytes += found.bytes;
     if (!report_.fields.empty()) return add_fields(found.fields);
     ++count_of(report_, found.info.format);
@@ -196,13 +221,12 @@ class Tally {
     }
   }
 
-  void add_pixels(const std::vector<uint32_t>& pixels) {
-    if (pixels.empty()) return;
-    for (size_t i = 0; i < report_.classes.size(); ++i) {
-      report_.class_pixels[i] += pixels[i];
-      report_.class_samples[i] += pixels[i] > 0;
+  void add_pixels(const Finding& found) {
+    for (size_t i = 0; i < found.pixels.size(); ++i) {
+      report_.class_pixels[i] += found.pixels[i];
+      report_.class_samples[i] += found.pixels[i] > 0;
     }
-    report_.ignored_pixels += pixels[kIgnoredClass];
+    report_.ignored_pixels += found.ignored;
   }
 
   Mutex mutex_;  // in add(); the others are called by one thread
@@ -215,8 +239,9 @@ class Tally {
 DatasetReport inspect_dataset(const Dataset& dataset, InspectDepth depth, int threads,
                               const ProgressCallback& progress, size_t most) {
   const auto* indexed = dynamic_cast<const IndexedSource*>(&dataset);
-  const bool knows_labels = indexed != nullptr && !dataset.has_masks();
-  const bool may_choose = knows_labels || dataset.has_masks();
+  const bool has_pixels = dataset.has_masks() || has_voxel_classes(dataset);
+  const bool knows_labels = indexed != nullptr && !has_pixels;
+  const bool may_choose = knows_labels || has_pixels;
   const size_t size = dataset.size(), count = may_choose ? std::min(size, most) : size;
   Tally tally(dataset, count);
   if (knows_labels)

@@ -40,9 +40,10 @@ struct DatasetReport {
   size_t components[5] = {};         // by ImageInfo::components, 1 to 4
   Spread width, height;              // pixels, after EXIF orientation
   std::vector<BrokenSample> broken;  // by index
-  // For sources with masks: pixels of each class [classes], and of none. class_samples then counts
-  // valid inspected images in which the class appears.
-  bool has_masks = false;
+  // For sources with masks, or labels of voxels of known classes: pixels (voxels) of each class
+  // [classes], and those ignored. class_samples then counts valid inspected samples in which the
+  // class appears.
+  bool has_masks = false, has_voxels = false;
   std::vector<uint64_t> class_pixels;
   uint64_t ignored_pixels = 0;
   std::vector<FieldReport> fields;  // of tensors; the members about images are then 0

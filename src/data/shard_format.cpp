@@ -5,6 +5,7 @@
 
 #include "data/bytes.h"
 #include "data/field_table.h"
+#include "data/read_in_steps.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -37,18 +38,6 @@ uint32_t read_version(const ReadableFile& file, const std::string& path) {
              ", and this saturate reads versions 1 to " + std::to_string(kTensorShardVersion),
          path, "Use the saturate that wrote it, or a newer one");
   return version;
-}
-
-// In steps: a server can claim any size, and memory is used for what it sends.
-std::vector<std::byte> read_in_steps(const ReadableFile& file, uint64_t offset, uint64_t size) {
-  constexpr uint64_t kStep = 16 << 20;
-  std::vector<std::byte> bytes;
-  while (bytes.size() < size) {
-    const size_t at = bytes.size();
-    bytes.resize(at + size_t(std::min(kStep, size - at)));
-    file.read_at(offset + at, std::span(bytes).subspan(at));
-  }
-  return bytes;
 }
 
 struct Trailer {

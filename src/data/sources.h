@@ -31,6 +31,10 @@ std::unique_ptr<Dataset> open_npy(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_npz(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_safetensors(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_csv(Env& env, const std::string& rest);
+// A source for evaluation: a table of its own gets ",fit=" and further options of the table that
+// `training` reads, unless it has them. Any other source is returned as it is. Fails with kData if
+// the table of `training` is missing.
+std::string with_training_fit(Env& env, const std::string& uri, const std::string& training);
 std::unique_ptr<Dataset> open_tokens(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_split(Env& env, const std::string& rest);
 

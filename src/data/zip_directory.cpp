@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "data/bytes.h"
+#include "data/read_in_steps.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -24,9 +25,7 @@ std::vector<std::byte> read_part(const ReadableFile& file, uint64_t offset, uint
                                  const std::string& path) {
   if (offset > file.size() || size > file.size() - offset)
     refuse_zip("the archive refers to bytes after its end", path);
-  std::vector<std::byte> bytes(size);
-  file.read_at(offset, bytes);
-  return bytes;
+  return read_in_steps(file, offset, size);
 }
 
 struct Directory {

@@ -68,11 +68,12 @@ at::Tensor as_channels(const at::Tensor& column, const TensorField& field) {
   return field.type == ElementType::kUint8 ? volumes.to(at::kFloat).div_(255) : volumes;
 }
 
-// [N, D, H, W] or [N, D, H, W, 1] as [N, D, H, W], with kIgnoredLabel outside the volume.
-at::Tensor voxel_labels(const at::Tensor& column, const TensorField& field) {
-  const at::Tensor labels = in_type(column.dim() == 5 ? column.squeeze(-1) : column, field.type);
-  const bool is_signed = at::isSignedType(column.scalar_type());
-  return is_signed ? labels : labels.masked_fill(labels.eq(int64_t{kIgnoredClass}), kIgnoredLabel);
+// [N, D, H, W] or [N, D, H, W, 1] as [N, D, H, W], with kIgnoredLabel for those that are negative
+// or kIgnoredClass, also outside the volume.
+at::Tensor voxel_labels(const at::Tensor& column) {
+  const at::Tensor labels = (column.dim() == 5 ? column.squeeze(-1) : column).to(at::kLong);
+  const at::Tensor ignored = labels.lt(0).logical_or_(labels.eq(int64_t{kIgnoredClass}));
+  return labels.masked_fill(ignored, kIgnoredLabel);
 }
 
 // [N, values] float32.
@@ -140,7 +141,7 @@ void take_columns(const Batch& batch, const at::Device& device, bool async, Devi
     if (!column.field.is_target)
       inputs.push_back(&column);
     else if (!is_class(column.field))
-      out.labels = has_voxels ? voxel_labels(column_of(column, batch, memory), column.field)
+      out.labels = has_voxels ? voxel_labels(column_of(column, batch, memory))
                               : in_type(column_of(column, batch, memory), column.field.type);
   }
   if (inputs.size() == 1 && inputs[0]->field.is_volume) {

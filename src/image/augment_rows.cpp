@@ -157,14 +157,31 @@ std::vector<OptionRow> mix_rows() {
   };
 }
 
+OptionRow blur_row() {
+  OptionRow row =
+      part_list("augment.blur",
+                {part("probability", SATURATE_MEMBER(augment.blur), {0, 1}),
+                 part("smallest sigma", SATURATE_MEMBER(augment.blur_sigma_min), {0, 10, true}),
+                 part("largest sigma", SATURATE_MEMBER(augment.blur_sigma_max), {0, 10, true})},
+                1, "",
+                "Gaussian blur, truncated at three standard deviations: its probability, then the "
+                "range of its standard deviation in pixels (0.1, 2).");
+  row.set = [key = row.key, set = row.set](Recipe& recipe, const OptionValue& value,
+                                           const std::string& where) {
+    set(recipe, value, where);
+    const AugmentOptions& given = recipe.augment;
+    if (given.blur_sigma_min > given.blur_sigma_max)
+      fail_option(key, "has the smallest sigma above the largest",
+                  fmt::format("Write it as [{}, {}, {}]", given.blur, given.blur_sigma_max,
+                              given.blur_sigma_min),
+                  where);
+  };
+  return row;
+}
+
 std::vector<OptionRow> blur_and_erase_rows() {
   return {
-      number(SATURATE_OPTION(augment.blur), {0, 1}, "probability",
-             "Gaussian blur, truncated at three standard deviations."),
-      low_and_high("augment.blur_sigma",
-                   part("low", SATURATE_MEMBER(augment.blur_sigma_min), {0, 10, true}),
-                   part("high", SATURATE_MEMBER(augment.blur_sigma_max), {0, 10, true}), "pixels",
-                   "Smallest and largest standard deviation of the blur."),
+      blur_row(),
       number(SATURATE_OPTION(augment.gaussian_noise), {0, 1}, "share of range",
              "Adds Gaussian noise of this standard deviation to each channel of each pixel."),
       number(SATURATE_OPTION(augment.erase), {0, 1}, "probability",

@@ -76,7 +76,7 @@ void require_multiple(const ModelOptions& options, const ModelInput& input, int 
   if (input.size % step == 0) return;
   fail(ErrorKind::kUsage,
        options.name + " needs images whose side is a multiple of " + std::to_string(step) +
-           ", not of " + std::to_string(input.size) + " pixels",
+           " pixels; it is " + std::to_string(input.size),
        "augment.size", "Set augment.size to a multiple, or choose another model.name");
 }
 

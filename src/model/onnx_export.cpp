@@ -265,7 +265,7 @@ void ProgramRuns::add_to_graph(const jit::Node& node, std::vector<BothRuns> argu
   if (base.ends_with('_') && !base.ends_with("__")) base.pop_back();
   const OnnxRow* const row = name.starts_with("aten::") ? onnx_row(base) : nullptr;
   if (!row) graph_.unsupported(name);
-  OnnxCall call(graph_, node.schema(), row->as, std::move(arguments), tensors);
+  OnnxCall call(graph_, node.schema(), row->onnx_name, std::move(arguments), tensors);
   std::vector<std::string> names = row->convert(call);
   names.resize(tensors.size());  // a result without a name cannot be used
   for (size_t i = 0; i < tensors.size(); ++i)

@@ -80,7 +80,7 @@ struct OnnxRow {
   std::string_view names;  // torch's, separated by spaces, without namespace and final underscore
   // Adds the nodes of one operator; returns the names of its results, or of the first of them.
   std::vector<std::string> (*convert)(OnnxCall& call);
-  const char* as = "";  // ONNX's operator, or the mode of it
+  const char* onnx_name = "";  // of ONNX's operator, or of its mode
 };
 // The row for a name such as "relu"; null if there is none.
 const OnnxRow* onnx_row(std::string_view name);
@@ -90,9 +90,9 @@ std::span<const OnnxRow> onnx_layers(), onnx_shape_operators();
 // One operator: its arguments by the names in torch's schema, and its results.
 class OnnxCall {
  public:
-  OnnxCall(OnnxGraph& graph, const c10::FunctionSchema& schema, const char* as,
+  OnnxCall(OnnxGraph& graph, const c10::FunctionSchema& schema, const char* onnx_name,
            std::vector<BothRuns> arguments, std::vector<BothTensors> results)
-      : as_(as),
+      : onnx_name_(onnx_name),
         graph_(graph),
         schema_(schema),
         arguments_(std::move(arguments)),
@@ -103,7 +103,7 @@ class OnnxCall {
     graph_.unsupported(op() + " " + reason);
   }
   const std::string& op() const { return schema_.name(); }
-  const std::string& as() const { return as_; }  // of its row
+  const std::string& onnx_name() const { return onnx_name_; }  // of its row
 
   bool has(std::string_view argument) const;  // and it is not None
   bool flag(std::string_view argument) const { return has(argument) && same(argument).toBool(); }
@@ -150,7 +150,7 @@ class OnnxCall {
   // The argument's value, the same in both runs.
   const c10::IValue& same(std::string_view argument) const;
 
-  const std::string as_;
+  const std::string onnx_name_;
   OnnxGraph& graph_;
   const c10::FunctionSchema& schema_;
   std::vector<BothRuns> arguments_;

@@ -130,7 +130,7 @@ std::vector<int64_t> pool_padding(OnnxCall& call, const std::vector<int64_t>& ke
 
 template <size_t dimensions>
 Names pool(OnnxCall& call) {
-  const bool average = call.as() == "AveragePool";
+  const bool average = call.onnx_name() == "AveragePool";
   const auto kernel = spatial(call.integers("kernel_size"), dimensions, 1);
   const auto given = call.integers("stride");
   const auto stride = given.empty() ? kernel : spatial(given, dimensions, 1);
@@ -140,27 +140,27 @@ Names pool(OnnxCall& call) {
   OnnxAttributes attributes{{"kernel_shape", kernel}, {"strides", stride}, {"pads", pads}};
   if (!average) {
     attributes["dilations"] = dilation;
-    return {call.emit(call.as(), {call.operand("self")}, attributes)};
+    return {call.emit(call.onnx_name(), {call.operand("self")}, attributes)};
   }
   if (call.has("divisor_override")) call.unsupported("with divisor_override");
   if (pads != twice(spatial(call.integers("padding"), dimensions, 0)))
     call.unsupported("with ceil_mode and windows beyond the image");
   attributes["count_include_pad"] = int64_t(call.flag("count_include_pad"));
-  return {call.emit(call.as(), {call.operand("self")}, attributes)};
+  return {call.emit(call.onnx_name(), {call.operand("self")}, attributes)};
 }
 
 Names adaptive_pool(OnnxCall& call) {
   const at::Tensor in = call.tensor("self");
   const auto sizes = call.result().sizes().slice(2);
   if (std::ranges::all_of(sizes, [](int64_t size) { return size == 1; }))
-    return {call.emit("Global" + call.as(), {call.operand("self")})};
+    return {call.emit("Global" + call.onnx_name(), {call.operand("self")})};
   std::vector<int64_t> kernel;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (in.size(int64_t(i) + 2) % sizes[i] != 0)
       call.unsupported("to a size that does not divide that of its input");
     kernel.push_back(in.size(int64_t(i) + 2) / sizes[i]);
   }
-  return {call.emit(call.as(), {call.operand("self")},
+  return {call.emit(call.onnx_name(), {call.operand("self")},
                     {{"kernel_shape", kernel}, {"strides", kernel}})};
 }
 
@@ -203,13 +203,13 @@ Names resize(OnnxCall& call) {
     if (scales[i] * double(call.tensor(input).size(int64_t(i) + 2)) !=
         double(call.result().size(int64_t(i) + 2)))
       call.unsupported("by a factor that leaves a part of a pixel");
-  const bool nearest = call.as() == "nearest";
+  const bool nearest = call.onnx_name() == "nearest";
   const char* const middle = nearest                      ? "asymmetric"
                              : call.flag("align_corners") ? "align_corners"
                                                           : "half_pixel";
-  OnnxAttributes attributes{{"mode", call.as()}, {"coordinate_transformation_mode", middle}};
+  OnnxAttributes attributes{{"mode", call.onnx_name()}, {"coordinate_transformation_mode", middle}};
   if (nearest) attributes["nearest_mode"] = "floor";
-  if (call.as() == "cubic") attributes["cubic_coeff_a"] = -0.75f;
+  if (call.onnx_name() == "cubic") attributes["cubic_coeff_a"] = -0.75f;
   return {call.emit("Resize", {call.operand(input), "", "", call.computed_sizes()}, attributes)};
 }
 
@@ -221,13 +221,15 @@ constexpr OnnxRow kLayers[] = {
     {"group_norm", group_norm},
     {"max_pool1d", pool<1>, "MaxPool"},
     {"max_pool2d max_pool2d_with_indices", pool<2>, "MaxPool"},
+    {"max_pool3d max_pool3d_with_indices", pool<3>, "MaxPool"},
     {"avg_pool1d", pool<1>, "AveragePool"},
     {"avg_pool2d", pool<2>, "AveragePool"},
-    {"adaptive_avg_pool1d adaptive_avg_pool2d", adaptive_pool, "AveragePool"},
-    {"adaptive_max_pool1d adaptive_max_pool2d", adaptive_pool, "MaxPool"},
+    {"avg_pool3d", pool<3>, "AveragePool"},
+    {"adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d", adaptive_pool, "AveragePool"},
+    {"adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d", adaptive_pool, "MaxPool"},
     {"scaled_dot_product_attention", attention},
-    {"upsample_nearest2d", resize, "nearest"},
-    {"upsample_bilinear2d", resize, "linear"},
+    {"upsample_nearest2d upsample_nearest3d", resize, "nearest"},
+    {"upsample_bilinear2d upsample_trilinear3d", resize, "linear"},
     {"upsample_bicubic2d", resize, "cubic"},
 };
 

@@ -44,7 +44,7 @@ Names binary(OnnxCall& call) {
   if (call.op() == "aten::rsub") std::swap(first, second);
   if (call.has("alpha") && call.number("alpha") != 1)
     second = call.emit("Mul", {second, call.scalar(call.number("alpha"))});
-  return {call.emit(call.as(), {first, second})};
+  return {call.emit(call.onnx_name(), {first, second})};
 }
 
 Names divide(OnnxCall& call) {
@@ -69,7 +69,7 @@ Names clip(OnnxCall& call, const char* least, const char* most) {
 }
 
 Names unary(OnnxCall& call) {
-  return {call.emit(call.as(), {call.operand("self", call.result().scalar_type())})};
+  return {call.emit(call.onnx_name(), {call.operand("self", call.result().scalar_type())})};
 }
 
 Names silu(OnnxCall& call) {
@@ -121,7 +121,7 @@ Names prelu(OnnxCall& call) {
 }
 
 Names softmax(OnnxCall& call) {
-  return {call.emit(call.as(), {call.operand("self", call.result().scalar_type())},
+  return {call.emit(call.onnx_name(), {call.operand("self", call.result().scalar_type())},
                     {{"axis", call.integer("dim")}})};
 }
 
@@ -129,11 +129,11 @@ Names reduce(OnnxCall& call) {
   OnnxAttributes attributes{{"keepdims", int64_t(call.has("keepdim") && call.flag("keepdim"))}};
   Names inputs{call.operand("self", call.result().scalar_type())};
   const auto axes = call.integers("dim");
-  if (call.as() == "ReduceSum")  // operator set 13 made its axes an input
+  if (call.onnx_name() == "ReduceSum")  // operator set 13 made its axes an input
     inputs.push_back(axes.empty() ? "" : call.constant(axes));
   else if (!axes.empty())
     attributes["axes"] = axes;
-  return {call.emit(call.as(), inputs, attributes)};
+  return {call.emit(call.onnx_name(), inputs, attributes)};
 }
 
 Names norm(OnnxCall& call) {

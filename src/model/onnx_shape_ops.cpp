@@ -155,7 +155,7 @@ Names pad_with(OnnxCall& call, const std::string& mode, const std::string& value
 }
 
 Names padded(OnnxCall& call) {
-  return pad_with(call, call.as());
+  return pad_with(call, call.onnx_name());
 }
 
 Names pad(OnnxCall& call) {

@@ -23,7 +23,7 @@ class Chain : public torch::nn::Module {
   const std::vector<Stage>& stages() const { return stages_; }
 
  protected:
-  // `modules` (holders): its modules with buffers.
+  // `modules` (holders): those of the stage that have buffers.
   template <class... Modules>
   void add_stage(std::function<at::Tensor(const at::Tensor&)> forward, const Modules&... modules) {
     Stage stage{std::move(forward)};
@@ -32,7 +32,7 @@ class Chain : public torch::nn::Module {
     stages_.push_back(std::move(stage));
   }
 
-  // One that is never recomputed, before all others that are.
+  // Adds a stage that is never recomputed. It must come before those that are.
   void add_kept_stage(std::function<at::Tensor(const at::Tensor&)> forward) {
     stages_.push_back({std::move(forward), {}, /*is_kept=*/true});
   }

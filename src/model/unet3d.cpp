@@ -25,7 +25,7 @@ class VolumeConvNormImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) {
     const at::Tensor y = conv_(x);
     // Its statistics are by channel: the other dimensions may be seen as two.
-    return norm_(y.flatten(2, 3)).view(y.sizes()).relu_();
+    return norm_(y.flatten(2, 3)).unflatten(2, {y.size(2), y.size(3)}).relu_();
   }
 
  private:

@@ -24,10 +24,10 @@ std::string head(const std::vector<std::string>& metrics) {
   return row + "\n";
 }
 
-// An empty field means unknown.
+// An empty field means unknown, as null in metrics.jsonl.
 template <class T>
 std::string field(const std::optional<T>& value) {
-  return value ? fmt::format(",{}", *value) : ",";
+  return value && std::isfinite(double(*value)) ? fmt::format(",{}", *value) : ",";
 }
 
 std::string row_of(const MetricsRecord& record, const std::vector<std::string>& metrics) {

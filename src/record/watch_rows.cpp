@@ -29,14 +29,19 @@ OptionRow prometheus_row() {
       "Serves Prometheus metrics at http://ADDRESS:PORT/metrics, and health probes at /healthz, "
       "during the run. ADDRESS is one of this machine, 0.0.0.0 for all of them. Without it only "
       "this machine is served, at 127.0.0.1; at any other, everyone who can connect can read the "
-      "run's metrics. Empty: off.");
-  row.type = "PORT|ADDRESS:PORT";
+      "run's metrics. Requests by other names than localhost and ADDRESS are refused, such as "
+      "those "
+      "of other sites' pages in a browser; HOSTs are allowed too, * any. Empty: off.");
+  row.type = "PORT[,HOST...]|ADDRESS:PORT[,HOST...]";
   row.set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
     const int64_t* number = std::get_if<int64_t>(&value);
     const std::string* text = std::get_if<std::string>(&value);
-    const std::string given = number ? std::to_string(*number) : text ? *text : "none";
+    std::string given = number ? std::to_string(*number) : text ? *text : "none";
     recipe.watch.prometheus_port = 0;
     recipe.watch.prometheus_address = WatchOptions().prometheus_address;
+    const auto comma = std::min(given.find(','), given.size());
+    recipe.watch.prometheus_hosts = given.substr(std::min(comma + 1, given.size()));
+    given.resize(comma);
     if (given.empty() || given == "0") return;
     const auto colon = given.rfind(':');
     const int64_t port = positive_number(given.substr(colon == std::string::npos ? 0 : colon + 1));
@@ -55,7 +60,8 @@ OptionRow prometheus_row() {
     const std::string port = std::to_string(watch.prometheus_port);
     const bool is_default = watch.prometheus_address.empty() ||
                             watch.prometheus_address == WatchOptions().prometheus_address;
-    return OptionValue(is_default ? port : watch.prometheus_address + ":" + port);
+    return OptionValue((is_default ? port : watch.prometheus_address + ":" + port) +
+                       (watch.prometheus_hosts.empty() ? "" : "," + watch.prometheus_hosts));
   };
   return row;
 }
@@ -72,12 +78,6 @@ std::vector<OptionRow> watch_rows() {
            "tb/ of the run's folder."),
       flag(SATURATE_OPTION(watch.csv), "Also writes metrics.csv, next to metrics.jsonl."),
       prometheus_row(),
-      text(
-          SATURATE_OPTION(watch.prometheus_hosts),
-          "Allowed values of the request's Host header in addition to localhost and the address in "
-          "watch.prometheus, separated by commas; *: any. Other requests are refused, such as "
-          "those of other sites' "
-          "pages in a browser."),
       number(SATURATE_OPTION(watch.telemetry_hz), {0, 100}, "readings/s",
              "How often cores, memory, disk, network, the loader's queue and the GPU are sampled, "
              "on a separate thread; 0: never."),

@@ -140,12 +140,11 @@ ordered_json columns_of(const std::vector<MetricsRecord>& all) {
   add("time_s", &MetricsRecord::time_s);
   add("loss", &MetricsRecord::loss);
   add("accuracy", &MetricsRecord::accuracy);
-  if (!records.empty())
-    for (const MetricValue& each : records.back().values)
-      add(each.name.c_str(), [&](const MetricsRecord& record) {
-        const auto at = std::ranges::find(record.values, each.name, &MetricValue::name);
-        return at == record.values.end() ? std::nullopt : std::optional(at->value);
-      });
+  for (const std::string& name : metrics_in(records))
+    add(name.c_str(), [&](const MetricsRecord& record) {
+      const auto at = std::ranges::find(record.values, name, &MetricValue::name);
+      return at == record.values.end() ? std::nullopt : std::optional(at->value);
+    });
   add("lr", &MetricsRecord::lr);
   add("images_per_s", &MetricsRecord::images_per_s);
   add("memory_peak_bytes", &MetricsRecord::memory_peak_bytes);

@@ -99,7 +99,7 @@ std::optional<double> weighted_mean(std::span<const MetricsRecord> records, int6
   return weights > 0 ? std::optional(sum / weights) : std::nullopt;
 }
 
-// The same for a metric of MetricsRecord::values, which the last record has.
+// The same for a metric of MetricsRecord::values, which a record has.
 double mean_of_value(std::span<const MetricsRecord> records, int64_t step_before,
                      const std::string& name) {
   std::vector<MetricsRecord> found(records.begin(), records.end());
@@ -115,7 +115,9 @@ MetricsRecord merged(std::span<const MetricsRecord> records, int64_t step_before
   MetricsRecord all = records.back();
   for (const auto& mean : kRecordMeans)
     all.*mean.member = weighted_mean(records, step_before, mean.member);
-  for (MetricValue& each : all.values) each.value = mean_of_value(records, step_before, each.name);
+  all.values.clear();
+  for (const std::string& name : metrics_in(records))
+    all.values.push_back({name, mean_of_value(records, step_before, name)});
   for (const MetricsRecord& record : records)
     all.memory_peak_bytes = std::max(all.memory_peak_bytes, record.memory_peak_bytes);
   all.telemetry = mean_telemetry(records);
@@ -181,6 +183,14 @@ std::vector<TimeSpan> even_spans(const std::vector<TimeSpan>& spans, int count) 
     }
   }
   return even;
+}
+
+std::vector<std::string> metrics_in(std::span<const MetricsRecord> records) {
+  std::vector<std::string> names;
+  for (const MetricsRecord& record : records)
+    for (const MetricValue& each : record.values)
+      if (std::ranges::count(names, each.name) == 0) names.push_back(each.name);
+  return names;
 }
 
 std::vector<MetricsRecord> thinned(const std::vector<MetricsRecord>& records, size_t count) {

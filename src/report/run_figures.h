@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "report/run_reading.h"
@@ -40,6 +42,9 @@ std::vector<TimeSpan> time_spans(const RunReading& run);
 // The same in `count` spans of equal length, assuming that each span of time_spans() is uniform.
 // Empty if no time passed.
 std::vector<TimeSpan> even_spans(const std::vector<TimeSpan>& spans, int count);
+
+// The names in MetricsRecord::values of any record; one may be unknown in some, as NaN is.
+std::vector<std::string> metrics_in(std::span<const MetricsRecord> records);
 
 // Reduces many records to at most `count`: each is the mean over neighbouring ones, weighted by
 // their steps, at the position of the last of them. Memory is their maximum.

@@ -251,11 +251,12 @@ const char* memory_key(const Recipe& recipe) {
          memory_key(recipe),
          "Raise it, lower augment.size or model.width, or set train.checkpoint_segments=auto");
   const bool asked = recipe.train.effective_batch == 1;
-  fail(ErrorKind::kUsage,
-       std::string(asked ? "train.effective_batch is 1" : "the source has one image") +
-           ", and BatchNorm of " + recipe.model.name + " cannot train on one",
-       asked ? "train.effective_batch" : "data.source",
-       asked ? "Set it to 2 or more" : "Give a source with more, or choose another model.name");
+  fail(
+      ErrorKind::kUsage,
+      std::string(asked ? "train.batch is auto:1" : "the source has one image") +
+          ", and BatchNorm of " + recipe.model.name + " cannot train on one",
+      asked ? "train.batch" : "data.source",
+      asked ? "Set it to auto:2 or more" : "Give a source with more, or choose another model.name");
 }
 
 bool has_any(std::string_view text, std::span<const char* const> signs) {

@@ -45,14 +45,17 @@ std::optional<double> optional_number(const json& value) {
 }
 
 json to_json(const Metrics& metrics) {
-  json found = {
-      {"samples", metrics.samples},
-      {"loss", metrics.loss},
-      {"accuracy", metrics.samples > 0 ? json(or_null(metrics.value("accuracy"))) : json(0.0)},
-      {"accuracy5", or_null(metrics.value("accuracy5"))}};
-  for (const auto& [name, value] : metrics.values)  // "iou" is of the pixels
-    if (name != "accuracy" && name != "accuracy5" && name != "iou")
+  json found = {{"samples", metrics.samples},
+                {"loss", metrics.loss},
+                {"accuracy", or_null(metrics.value("accuracy"))},
+                {"accuracy5", or_null(metrics.value("accuracy5"))}};
+  // Without it, an accuracy of null is NaN.
+  if (!metrics.value("accuracy")) found["values"] = json::array();
+  for (const auto& [name, value] : metrics.values) {
+    const bool is_of_pixels = name == "iou" && !metrics.pixels.empty();
+    if (name != "accuracy" && name != "accuracy5" && !is_of_pixels)
       found["values"].push_back({name, value});
+  }
   if (!metrics.totals.empty()) found["totals"] = metrics.totals;
   if (metrics.overflowed > 0) found["overflowed"] = metrics.overflowed;
   // For each class: hits, labelled, predicted.
@@ -72,7 +75,9 @@ void from_json(const json& from, Metrics& to) {
   if (has_others)
     for (const json& each : from.at("values"))
       to.set(each.at(0).get<std::string>(), number_of(each.at(1)));
-  to.totals = from.value("totals", std::vector<double>());
+  to.totals.clear();
+  for (const json& total : from.value("totals", json::array()))
+    to.totals.push_back(number_of(total));
   to.overflowed = from.value("overflowed", int64_t{0});
   to.pixels.clear();
   if (const auto pixels = from.find("pixels"); pixels != from.end())

@@ -1,10 +1,13 @@
 #include "saturate/evaluator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "run/same_run.h"
 #include "run/setup.h"
+#include "saturate/data/error.h"
 #include "saturate/data/input.h"
 
 namespace saturate {
@@ -45,13 +48,19 @@ struct Evaluator::State {
                          const std::vector<TensorField>& fields) {
     require_same_tensors(fields, *data, recipe.augment, source);
     require_masks(recipe.train.task, *data, source);
+    const TensorField* const target = target_of(data->tensors());
+    if (labelled_volume(data->tensors()) && target->values > recipe.model.classes)
+      fail(ErrorKind::kUsage,
+           fmt::format("the voxels have {} classes, and the model {}", target->values,
+                       recipe.model.classes),
+           source, "Give volumes with the classes of the training data");
     return *data;
   }
 
-  // The classes of whole numbers to predict are the numbers.
+  // The classes of whole numbers to predict, and of voxels, are the numbers.
   std::vector<int64_t> labels_for(const Recipe& recipe, const std::vector<std::string>& classes,
                                   const std::string& source) const {
-    if (recipe.train.task == TaskKind::kRegress) return {};
+    if (recipe.train.task == TaskKind::kRegress || labelled_volume(data->tensors())) return {};
     return labels_in_model(classes, *data, source);
   }
 

@@ -8,10 +8,11 @@ void validate_memory(const TrainOptions& train, const std::string& where) {
   const bool automatic = train.batch == kAutomatic;
   if (automatic && train.accumulate > 1)
     fail_option("train.accumulate", "is chosen by train.batch=auto",
-                "Set train.effective_batch instead, or train.batch to a number", where);
+                "Set train.batch=auto:IMAGES instead, or train.batch to a number", where);
   if (!automatic && train.effective_batch > 0)
-    fail_option("train.effective_batch", "has no effect without train.batch=auto",
-                "Set train.batch instead, which train.accumulate divides", where);
+    fail_option("train.batch", "is a number, and an effective batch is set as well",
+                "Set train.batch=auto:IMAGES, or only train.batch, which train.accumulate divides",
+                where);
   if (!automatic && train.accumulate > train.batch)
     fail_option("train.accumulate", "is above train.batch",
                 "Give each micro-batch at least one image", where);

@@ -49,7 +49,8 @@ void WatchedMetric::after_epoch(const EpochEvent& event, ObserverContext&) {
 }
 
 void WatchedMetric::after_evaluation(const EvaluationEvent& event, ObserverContext&) {
-  if (event.counts && !is_training_metric(monitor_))
+  // Without samples there is no value.
+  if (event.counts && event.found.metrics.samples > 0 && !is_training_metric(monitor_))
     observe(event.found.metrics, event.position.step);
 }
 
@@ -141,7 +142,7 @@ bool RunEvaluation::run(const RunPosition& position, bool counts) {
   write_classes(now.metrics, position.step);
   last_ = now;
   changed_ = true;
-  if (counts)
+  if (counts && now.metrics.samples > 0)
     learner_.schedule().observe(now.metrics.loss,
                                 now.metrics.value(run_.recipe.schedule.metric).value_or(0));
   return true;
@@ -203,7 +204,7 @@ std::vector<std::string> RunEvaluation::reset_if_changed(const Checkpoint& check
   if (!same_metric || !(trains || same_images)) {
     // The checkpoint's own evaluation counts, so that a worse one does not become the best.
     const int64_t step = checkpoint.position.step;
-    const bool has_one = !trains && same_images && is_done_at(step);
+    const bool has_one = !trains && same_images && is_done_at(step) && last_->metrics.samples > 0;
     watched_->restart(has_one ? &last_->metrics : nullptr, step);
     notes.push_back(why(same_metric, "train.monitor") + ": its best value is reset");
   }
@@ -234,10 +235,12 @@ at::Tensor RunEvaluation::all_kept_rows() {
   if (!run_.group) return own;
   Ledger::Scope scope(run_.ledger, Phase::kReduce);
   const bool any = own.defined();
-  const at::Tensor most = at::full({2}, any ? own.size(0) : 0, at::kLong);
+  const at::Tensor most = at::full({3}, any ? own.size(0) : 0, at::kLong);
   if (any) most[1] = own.size(1);
+  most[2] = kept_.outputs();
   run_.group->max(most);
   const int64_t rows = most[0].item<int64_t>(), width = most[1].item<int64_t>();
+  kept_.set_outputs(most[2].item<int64_t>());
   if (rows == 0) return {};
   const at::Tensor padded = at::zeros({rows, width + 1}, at::kDouble);  // and whether it is a row
   if (any) padded.narrow(0, 0, own.size(0)).narrow(1, 0, width).copy_(own);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/printable.h"
+#include "recipe/option_row.h"
 #include "saturate/data/error.h"
 #include "saturate/data/input.h"
 #include "saturate/group.h"
@@ -75,6 +76,7 @@ RunInput::RunInput(RunContext& run)
 std::unique_ptr<ResidentImages> RunInput::resolve() {
   Recipe recipe = resolve_recipe(with_saved_batch(run_.env, run_.recipe, run_.options.resume),
                                  *data_, run_.device);
+  validate_distributed(recipe, recipe.data.source);  // the task may have been "auto"
   if (run_.group) validate_world(recipe, run_.group->world());
   auto resident = put_on_device(recipe, train_loader_options(recipe), *data_, recipe.data.source,
                                 run_.device, progress_of(run_, "cache"));

@@ -54,6 +54,35 @@ OptionRow monitor_row() {
   return row;
 }
 
+// "auto:1024" sets effective_batch too.
+OptionRow batch_row() {
+  const Range range{1, 1 << 20};
+  OptionRow row = integer(
+      SATURATE_OPTION(train.batch), range, "images",
+      "Global batch size: images in one step over all processes. auto measures before the run how "
+      "many fit in memory and uses that many; auto:1024 uses 1024, in micro-batches that fit.");
+  row.type = "integer|auto[:IMAGES]";
+  row.set = [=, key = row.key, set = row.set](Recipe& recipe, const OptionValue& value,
+                                              const std::string& where) {
+    recipe.train.effective_batch = 0;
+    const std::string* text = std::get_if<std::string>(&value);
+    if (!text) return set(recipe, value, where);
+    recipe.train.batch = kAutomatic;
+    if (*text == "auto") return;
+    const auto images = parsed_number<int64_t>(text->starts_with("auto:") ? text->substr(5) : "");
+    if (!images || !range.contains(double(*images)))
+      fail_option(key, "must be an integer, auto or auto:IMAGES",
+                  "Give auto, such as auto:1024, or " + range.text(), where);
+    recipe.train.effective_batch = int(*images);
+  };
+  row.get = [get = row.get](const Recipe& recipe) {
+    if (recipe.train.batch != kAutomatic) return get(recipe);
+    const int images = recipe.train.effective_batch;
+    return OptionValue(images > 0 ? fmt::format("auto:{}", images) : std::string("auto"));
+  };
+  return row;
+}
+
 // Long: a table, a row a key.
 std::vector<OptionRow> train_rows() {
   return {
@@ -69,10 +98,12 @@ std::vector<OptionRow> train_rows() {
            {"multilabel", TaskKind::kMultilabel},
            {"language", TaskKind::kLanguage}},
           "classify predicts one class per sample; segment one per pixel, with a source of "
-          "masks (masks:, synth:masks=true) and a model for it (unet, toy_seg); regress numbers "
+          "masks (masks:, synth:masks=true) and a model for it (unet, toy_seg), or one per voxel, "
+          "with labelled volumes (npy:...,volume=NAME, synth-volume:) and unet3d; regress numbers "
           "and multilabel any number of labels per sample, from tensors; language the token after "
-          "each, from tokens: and synth-text:, with a gpt model. auto: classify, but regress for "
-          "tensors whose target is of floats, and language for tokens."),
+          "each, from tokens: and synth-text:, with a gpt model. auto: classify, but for tensors "
+          "segment if the target is a class for each voxel, regress if it is of floats, and "
+          "language for tokens."),
       choice(SATURATE_OPTION(train.loss),
              {{"mse", RegressionLoss::kMse},
               {"l1", RegressionLoss::kL1},
@@ -82,13 +113,7 @@ std::vector<OptionRow> train_rows() {
              "the absolute value less a half above."),
       number(SATURATE_OPTION(train.epochs), {0, kInf, true}, "epochs",
              "Passes over the training source; a fraction ends within an epoch."),
-      integer_or_auto(SATURATE_OPTION(train.batch), {1, 1 << 20}, "images",
-                      "Global batch size: images in one step over all processes. auto measures "
-                      "before the run how many fit in memory and uses that many, or "
-                      "train.effective_batch in micro-batches of that size."),
-      integer(SATURATE_OPTION(train.effective_batch), {0, 1 << 20}, "images",
-              "With train.batch=auto: images in one step, in as many micro-batches as needed; 0: "
-              "as many as fit at once."),
+      batch_row(),
       integer(SATURATE_OPTION(train.accumulate), {1, 1 << 20}, "micro-batches",
               "Micro-batches per batch, computed one after the other before the one optimizer "
               "step: less memory for the same gradient. BatchNorm sees the micro-batches."),

@@ -35,11 +35,25 @@ std::string give_what_it_had(const Checkpoint& saved, const std::string& source)
   return "Give the data that it had" + (had == source ? "" : ", " + had);
 }
 
+// Without the zeros before it, which depend on the largest number (see number_classes()); empty if
+// it is not a whole number.
+std::string_view digits_of(std::string_view name) {
+  if (name.empty() || name.find_first_not_of("0123456789") != name.npos) return {};
+  return name.substr(std::min(name.find_first_not_of('0'), name.size() - 1));
+}
+
+bool same_number(std::string_view a, std::string_view b) {
+  return !digits_of(a).empty() && digits_of(a) == digits_of(b);
+}
+
 int64_t number_in_model(const std::vector<std::string>& classes, const std::string& name) {
   auto found = std::ranges::find(classes, name);
   if (found == classes.end()) found = std::ranges::find(classes, as_utf8(name));
   if (found == classes.end())
     found = std::ranges::find_if(classes, [&](const auto& each) { return same_class(each, name); });
+  if (found == classes.end())
+    found =
+        std::ranges::find_if(classes, [&](const auto& each) { return same_number(each, name); });
   return found == classes.end() ? -1 : found - classes.begin();
 }
 

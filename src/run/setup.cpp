@@ -161,7 +161,7 @@ int micro_batch_size(const TrainOptions& train) {
 void require_masks(TaskKind task, const Dataset& data, const std::string& source) {
   if (data.tensors().empty() &&
       (task == TaskKind::kRegress || task == TaskKind::kMultilabel || task == TaskKind::kLanguage))
-    fail(ErrorKind::kUsage, "the source has images and a class for each, no other target", source,
+    fail(ErrorKind::kUsage, "each image of the source has a class and no other target", source,
          "Set train.task=classify, or give a source of tensors");
   const bool segments = task == TaskKind::kSegment;
   if (!data.tensors().empty()) return;  // resolve_tensors() has checked the target

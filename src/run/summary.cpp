@@ -25,6 +25,8 @@ std::string end_line(const TrainResult& result) {
     case RunEnd::kInterrupted:
       return fmt::format("interrupted at step {}\n", result.steps);
     case RunEnd::kEarlyStop:
+      if (result.best.not_finite)
+        return fmt::format("stopped early at step {}: train.monitor is not finite\n", result.steps);
       return fmt::format(
           "stopped early at step {}: no better value of train.monitor since step {}\n",
           result.steps, result.best.best_step);

@@ -65,16 +65,17 @@ TaskKind task_for(const std::vector<TensorField>& fields, const TensorField& tar
   if (!is_whole(target.type)) return TaskKind::kRegress;
   fail(
       ErrorKind::kUsage, "the target is of whole numbers (" + described(target) + ")", source,
-      "For tokens give tokens:FILE,vocabulary=N; or set train.task=multilabel if they are 0 and 1, "
-      "or train.task=regress");
+      "Set train.task=regress, or multilabel if they are 0 and 1. Classes are whole numbers from 0 "
+      "to 65535, of shape [samples]; for a class for each voxel name the volume with "
+      ",volume=NAME; for tokens give tokens:FILE,vocabulary=N");
 }
 
-// The vocabulary is the number of outputs, which may be larger.
+// Sets the number of outputs to the vocabulary, unless the recipe has a larger one.
 void set_vocabulary(Recipe& recipe, const Dataset& data, const TensorField& target) {
   if (!is_text(data.tensors(), target))
     fail(ErrorKind::kUsage,
-         "the samples are not tokens of a known vocabulary and those after them (" +
-             tensors_text(data.tensors()) + "), and train.task is language",
+         "train.task is language, and the source has no tokens of a known vocabulary (it has " +
+             tensors_text(data.tensors()) + ")",
          recipe.data.source, "Give tokens:FILE,vocabulary=N");
   if (recipe.model.classes == 0) recipe.model.classes = int(target.values);
   if (recipe.model.classes < target.values)
@@ -158,9 +159,15 @@ void require_same_tensors(const std::vector<TensorField>& fields, const Dataset&
   if (found.empty() && !fields.empty())
     fail(ErrorKind::kUsage, "the samples are images, and the training data are tensors", source,
          "Give a source of tensors");
-  const auto is_alike = [](const TensorField& a, const TensorField& b) {
+  const bool has_voxels = labelled_volume(found) != nullptr;
+  // `b` may lack the last classes of voxels; of labels in a file the number is not known, 0.
+  const auto has_same_values = [&](const TensorField& a, const TensorField& b) {
+    if (has_voxels && b.is_target) return a.values == 0 || b.values <= a.values;
+    return a.shape.empty() || a.values == b.values;
+  };
+  const auto is_alike = [&](const TensorField& a, const TensorField& b) {
     return a.shape == b.shape && a.is_target == b.is_target && a.is_volume == b.is_volume &&
-           is_whole(a.type) == is_whole(b.type) && (a.shape.empty() || a.values == b.values);
+           is_whole(a.type) == is_whole(b.type) && has_same_values(a, b);
   };
   if (std::ranges::equal(fields, found, is_alike)) return;
   fail(ErrorKind::kUsage,

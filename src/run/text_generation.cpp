@@ -28,6 +28,17 @@ std::vector<int64_t> largest_tokens(const float* logits, int64_t tokens, int64_t
   return order;
 }
 
+// The UTF-8 character that has the byte at `at`.
+std::string character_at(const std::string& text, size_t at) {
+  const auto continues = [&](size_t i) {
+    return (static_cast<unsigned char>(text[i]) & 0xc0) == 0x80;
+  };
+  size_t end = at + 1;
+  while (at > 0 && continues(at)) --at;
+  while (end < text.size() && continues(end)) ++end;
+  return text.substr(at, end - at);
+}
+
 [[noreturn]] void fail_prompt(const std::string& what, const std::string& remedy) {
   fail(ErrorKind::kUsage, what, "--generate", remedy);
 }
@@ -82,10 +93,10 @@ Vocabulary::Vocabulary(int64_t tokens, const std::string& symbols)
 std::vector<int64_t> Vocabulary::tokens(const std::string& prompt) const {
   std::vector<int64_t> found;
   if (is_text()) {
-    for (const char symbol : prompt) {
-      const size_t token = symbols_.find(symbol);
+    for (size_t at = 0; at < prompt.size(); ++at) {
+      const size_t token = symbols_.find(prompt[at]);
       if (token == std::string::npos)
-        fail_prompt("the prompt has the character \"" + std::string(1, symbol) +
+        fail_prompt("the prompt has the character \"" + character_at(prompt, at) +
                         "\", which the model's vocabulary lacks",
                     "Use characters of \"" + symbols_ + "\"");
       found.push_back(int64_t(token));

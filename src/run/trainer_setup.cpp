@@ -166,8 +166,9 @@ void Trainer::State::open_folder(const Recipe& asked, std::vector<std::string> n
   RunLog& log = recorder.log();
   log.begin(std::move(files));
   if (asked.train.batch == kAutomatic)
-    log.note(fmt::format("train.batch=auto: {} images per step, at most {} at once",
-                         recipe.train.batch, micro_batch_size(recipe.train)));
+    log.note(fmt::format("train.batch=auto: {} {} per step, at most {} at once", recipe.train.batch,
+                         input.data().tensors().empty() ? "images" : "samples",
+                         micro_batch_size(recipe.train)));
   introduce(asked);
   const std::string warning = input.data().warning(), of_evaluation = evaluation.warning();
   if (run.is_first() && run.options.save) {  // a measurement has many trainers

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "record/metrics.h"
 #include "reduce/data_parallel.h"
 #include "run/checkpoint.h"
 #include "run/setup.h"
@@ -74,10 +75,22 @@ void require_metric(const std::vector<MetricName>& names, const std::string& key
        "Choose one of " + listed_metrics(names, prefix));
 }
 
+// A record has these two as keys of their own.
+void require_own_names(const std::vector<MetricName>& names) {
+  for (const MetricName& each : names) {
+    const std::string& name = each.name;
+    if (name == "accuracy" || name == "accuracy5" || !(name.empty() || is_record_key(name)))
+      continue;
+    fail(ErrorKind::kUsage, "a metric of the task cannot be named \"" + name + "\"", "metric_names",
+         "Choose a name that is not a key of records");
+  }
+}
+
 }  // namespace
 
 void resolve_metrics(Recipe& recipe, const Task& task) {
   const std::vector<MetricName> names = task.metric_names();
+  require_own_names(names);
   std::string& monitor = recipe.train.monitor;
   if (monitor == "auto") monitor = "eval_" + (names.empty() ? "loss" : names.front().name);
   const size_t prefix = monitor.find('_') + 1;

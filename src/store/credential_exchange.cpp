@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/cancel.h"
 #include "base/files.h"
 #include "saturate/data/error.h"
 #include "store/range_reply.h"
@@ -106,6 +107,18 @@ Credentials ask_container(Env& env, HttpCalls& calls, const CredentialService& s
   return ask_metadata(calls, service, call);
 }
 
+// In a container, no answer comes unless the instance permits a hop more.
+std::string metadata_token(HttpCalls& calls, const HttpCall& call) {
+  try {
+    return good_reply(calls, call);
+  } catch (const Error& error) {
+    if (is_cancelled()) throw;
+    fail(error.kind(), error.reason(), error.where(),
+         "Set AWS_EC2_METADATA_DISABLED=true if requests need no keys, or in a container the "
+         "instance's hop limit to 2");
+  }
+}
+
 // IMDSv2: a token, the name of the role, its credentials.
 std::optional<Credentials> ask_machine(HttpCalls& calls, const CredentialService& service) {
   HttpCall call = call_of(service, kMetadataSeconds);
@@ -113,7 +126,7 @@ std::optional<Credentials> ask_machine(HttpCalls& calls, const CredentialService
   call.request.method = "PUT";
   call.request.url = service.url + "/latest/api/token";
   call.request.headers = {"X-aws-ec2-metadata-token-ttl-seconds: 300"};
-  const std::string token = good_reply(calls, call);
+  const std::string token = metadata_token(calls, call);
   for (const char c : token)
     if (uint8_t(c) <= ' ' || uint8_t(c) >= 0x7f)
       fail(ErrorKind::kRun, "the machine's metadata hold no token", call.name,

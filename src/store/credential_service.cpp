@@ -15,13 +15,13 @@ constexpr const char* kMaker = "/sys/devices/virtual/dmi/id/sys_vendor";
 
 // A container's token goes only to TLS, this machine, or the addresses of ECS and EKS.
 void check_container_url(const std::string& url) {
-  const bool is_url = is_web_url(url);
-  std::string host = is_url ? host_of(url) : "";
+  std::string host = is_web_url(url) ? host_of(url) : "";
+  const bool names_user = host.find('@') != std::string::npos;
   if (const size_t port = host.rfind(':'); port != std::string::npos && host.back() != ']')
     host.resize(port);
   constexpr const char* kHosts[] = {"localhost",     "127.0.0.1",      "[::1]",
                                     "169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"};
-  if (url.starts_with("https://") || std::ranges::count(kHosts, host) > 0) return;
+  if (!names_user && (url.starts_with("https://") || std::ranges::count(kHosts, host) > 0)) return;
   fail(ErrorKind::kUsage, "is neither https:// nor an address of this machine or its container",
        "AWS_CONTAINER_CREDENTIALS_FULL_URI", "Use https://");
 }

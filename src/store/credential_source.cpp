@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;       // ns
 constexpr int64_t kRenewBefore = 300 * kSecond;  // expiry
 constexpr int64_t kUsableUntil = 15 * kSecond;   // before expiry
-constexpr int64_t kFailurePause = 30 * kSecond;  // while the old ones are good
+constexpr int64_t kRenewPause = 30 * kSecond;    // between attempts, while the old ones are good
 
 }  // namespace
 
@@ -74,6 +74,7 @@ void CredentialSource::renew(const std::optional<Credentials>& old, const std::s
 
 void CredentialSource::begin_exchange() {
   if (std::exchange(exchanging_, true)) return;
+  failure_ = nullptr;  // of an earlier attempt
   if (!thread_) thread_ = std::make_unique<ThreadPool>(1, "credentials");
   thread_->submit([this] { exchange(); });
 }
@@ -99,9 +100,9 @@ void CredentialSource::exchange() {
   const MutexLock lock(mutex_);
   exchanging_ = false;
   failure_ = failure;
-  if (failure) {
-    next_exchange_ns_ = unix_time_ns(env_) + kFailurePause;
-  } else {
+  // Also after a success: a service may hand out the old ones until shortly before they expire.
+  next_exchange_ns_ = unix_time_ns(env_) + kRenewPause;
+  if (!failure) {
     current_ = std::move(found);
     if (!current_) service_.reset();  // a machine without a role
   }

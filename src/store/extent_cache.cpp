@@ -26,13 +26,6 @@ struct EntryHeader {
   uint64_t length;
 };
 
-// FNV-1a, 64 bits.
-constexpr uint64_t kHashStart = 0xcbf29ce484222325ull;
-uint64_t hash_text(std::string_view text, uint64_t hash) {
-  for (const char c : text) hash = (hash ^ uint8_t(c)) * 0x100000001b3ull;
-  return hash;
-}
-
 uint32_t entry_crc(const std::string& identity, uint64_t offset, std::span<const std::byte> bytes) {
   const uint32_t name = checksum_of(std::as_bytes(std::span(identity)));
   return checksum_of(bytes, checksum_of(std::as_bytes(std::span(&offset, 1)), name));

@@ -39,8 +39,13 @@ struct RangeClient::Fetch {
   Done done;
   int64_t deadline_ns;
   int attempts = 0, lies = 0, redirects = 0, renewals = 0;
-  std::vector<std::pair<uint64_t, int64_t>> running = {};  // transfers, and when they began
-  std::optional<Credentials> signer = {};                  // of the last request
+  struct Running {
+    uint64_t number;  // of the transfer
+    int64_t begun_ns;
+    std::optional<Credentials> signer;
+  };
+  std::vector<Running> running = {};
+  std::optional<Credentials> signer = {};  // of the last request that was answered
 };
 
 RangeClient::RangeClient(Env& env, const StoreOptions& options, const StoreTuning& tuning,
@@ -89,14 +94,14 @@ bool RangeClient::send(const FetchPtr& fetch) {
   if (object.location.is_bucket) {
     const CredentialSource::Look found = credentials_.look();
     if (!found.is_there) return false;
-    request.signer = fetch->signer = found.credentials;
+    request.signer = found.credentials;
     request.region = object.location.region;
   }
   // The number is not known before start() returns; no reply comes before the thread's next round.
   const auto number = std::make_shared<uint64_t>(0);
   *number = transfers_.start(
       request, [this, fetch, number](HttpReply&& r) { take_reply(fetch, *number, std::move(r)); });
-  fetch->running.emplace_back(*number, env_.now_ns());
+  fetch->running.push_back({*number, env_.now_ns(), std::move(request.signer)});
   return true;
 }
 
@@ -126,10 +131,10 @@ void RangeClient::watch_for_delay(const FetchPtr& fetch) {
 }
 
 void RangeClient::take_reply(const FetchPtr& fetch, uint64_t number, HttpReply&& reply) {
-  const auto found =
-      std::ranges::find(fetch->running, number, &std::pair<uint64_t, int64_t>::first);
+  const auto found = std::ranges::find(fetch->running, number, &Fetch::Running::number);
   if (found == fetch->running.end()) return;
-  const double seconds = double(env_.now_ns() - found->second) / 1e9;
+  const double seconds = double(env_.now_ns() - found->begun_ns) / 1e9;
+  fetch->signer = std::move(found->signer);
   fetch->running.erase(found);
   bytes_ += reply.body.size();
   const ReplyVerdict verdict = judge_reply(*fetch->object, fetch->offset, fetch->length, reply);
@@ -221,7 +226,7 @@ void RangeClient::fail_fetch(const FetchPtr& fetch, ErrorKind kind, const std::s
 
 void RangeClient::finish(const FetchPtr& fetch, std::vector<std::byte>&& bytes,
                          std::exception_ptr error) {
-  for (const auto& [number, begun] : fetch->running) transfers_.cancel(number);
+  for (const Fetch::Running& running : fetch->running) transfers_.cancel(running.number);
   fetch->running.clear();
   ++fetch->attempts;  // timers that are still set have no effect, and hold no memory
   Done done;

@@ -84,7 +84,7 @@ ReplyVerdict judge_content(StoreObject& object, uint64_t offset, uint64_t length
     object.is_open = true;
   } else if (!etag.empty() && !object.etag.empty()
                  ? etag != object.etag
-                 : !modified.empty() && modified != object.modified) {
+                 : !modified.empty() && !object.modified.empty() && modified != object.modified) {
     return final_verdict("the object has changed since the run began: its ETag or date is another",
                          kChanged);
   }
@@ -135,7 +135,9 @@ std::string error_code_of(const HttpReply& reply) {
 }
 
 bool may_pass(int status, const std::string& code) {
-  return status == 408 || status == 425 || status == 429 || status >= 500 || code == "SlowDown" ||
+  constexpr int kNotImplemented = 501;
+  return status == 408 || status == 425 || status == 429 ||
+         (status >= 500 && status != kNotImplemented) || code == "SlowDown" ||
          code == "RequestTimeout" || code == "Throttling" || code == "InternalError" ||
          code == "ServiceUnavailable";
 }

@@ -258,6 +258,7 @@ struct Transfers::State {
       set(CURLOPT_POSTFIELDS, reinterpret_cast<const char*>(request.body->data()));
     }
     set(CURLOPT_URL, request.url.c_str());
+    if (!request.region.empty()) set(CURLOPT_PATH_AS_IS, 1L);  // ".." may be part of a key
     set(CURLOPT_PROTOCOLS_STR, "http,https");
     set(CURLOPT_NOSIGNAL, 1L);
     if (request.direct) set(CURLOPT_NOPROXY, "*");

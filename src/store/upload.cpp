@@ -18,7 +18,7 @@ constexpr int kUploads = 4;             // parts at a time
 constexpr size_t kMostParts = 10'000;   // S3's limit
 constexpr size_t kMostReply = 1 << 20;  // bytes
 constexpr size_t kMostList = 8 << 20;   // bytes of a list of 1,000 uploads
-constexpr int kCompleteStall = 600;     // s; the store may join many parts meanwhile
+constexpr int kCompleteSeconds = 600;   // at least; the store may join many parts meanwhile
 constexpr int kMostCompletes = 5;
 constexpr double kAbortSeconds = 15;
 
@@ -188,10 +188,14 @@ void Upload::close() {
     if (!part_.empty()) send_part();
     wait_for_parts(0);
     complete();
-    is_closed_ = true;
-    remove_leftovers();  // of an attempt to begin whose reply was lost
   }
   is_closed_ = true;
+  if (id_.empty()) return;
+  try {
+    remove_leftovers();  // of an attempt to begin whose reply was lost
+  } catch (const Error&) {
+    // The object is there.
+  }
 }
 
 void Upload::complete() {
@@ -204,7 +208,8 @@ void Upload::complete() {
               xml_escaped(etags_[i]) + "</ETag></Part>";
   }
   set_body(call.request, bytes_of_text(body + "</CompleteMultipartUpload>"));
-  call.request.stall_s = kCompleteStall;
+  call.request.stall_s = kCompleteSeconds;
+  call.request.timeout_s = std::max(store_->options().timeout_s, double(kCompleteSeconds));
   std::string problem;
   for (int i = 0; i < kMostCompletes; ++i) {
     const HttpReply reply = store_->calls().call(call);

@@ -52,10 +52,13 @@ class KeptOutputs {
   at::Tensor rows() const;
   // Task::whole() of rows(), of this process or of several.
   void finish(const Task& task, const at::Tensor& rows, Metrics& metrics) const;
+  // Values that the model gives for a sample; 0 if nothing was added.
   int64_t outputs() const { return outputs_; }
+  // For finish(), if only other processes have added samples.
+  void set_outputs(int64_t outputs) { outputs_ = outputs; }
 
  private:
-  int64_t outputs_ = 0;  // values of a sample
+  int64_t outputs_ = 0;
   std::vector<at::Tensor> rows_;
 };
 

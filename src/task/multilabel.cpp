@@ -2,9 +2,11 @@
 #include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/sort.h>
+#include <fmt/format.h>
 
 #include <cmath>
 
+#include "saturate/data/error.h"
 #include "saturate/task.h"
 #include "task/label_shape.h"
 
@@ -45,7 +47,8 @@ class Multilabel : public Task {
   }
   int64_t totals() const override { return 3 * values_; }
 
-  // [1 + 3 values] double: loss * N; by label those found, wrongly found, missed.
+  // [2 + 3 values] double: loss * N; by label those found, wrongly found, missed; targets that are
+  // neither 0 nor 1.
   std::vector<at::Tensor> sums(const at::Tensor& loss, const at::Tensor& outputs,
                                const at::Tensor& labels) const override {
     const auto [logits, target] = alike(outputs, labels);
@@ -54,15 +57,23 @@ class Multilabel : public Task {
     const auto count = [](const at::Tensor& which) { return which.sum(0).to(at::kDouble); };
     return {at::cat({(loss.to(at::kDouble) * labels.size(0)).view({1}),
                      count(found.logical_and(right)), count(found.logical_and(right.logical_not())),
-                     count(right.logical_and(found.logical_not()))})};
+                     count(right.logical_and(found.logical_not())),
+                     labels.ne(0).logical_and(labels.ne(1)).sum().to(at::kDouble).view({1})})};
   }
 
   Metrics metrics(const std::vector<at::Tensor>& sums, int64_t samples) const override {
     const at::Tensor host = sums.at(0).cpu();  // waits for the device
     const double* const sum = host.const_data_ptr<double>();
+    const int64_t wrong = host.numel() - 1;
+    if (sum[wrong] > 0)
+      fail(ErrorKind::kData,
+           fmt::format("{:.0f} numbers of the targets are neither 0 nor 1, and train.task is "
+                       "multilabel",
+                       sum[wrong]),
+           "train.task", "Correct the targets, or set train.task=regress");
     Metrics metrics;
     metrics.loss = samples > 0 ? sum[0] / double(samples) : std::nan("");
-    metrics.totals.assign(sum + 1, sum + host.numel());
+    metrics.totals.assign(sum + 1, sum + wrong);
     derive(metrics);
     return metrics;
   }

@@ -80,7 +80,8 @@ class Regression : public Task {
   static double r2_of(double count, double sum, double squares, double errors) {
     if (count < 2) return std::nan("");
     const double spread = squares - sum * (sum / count);
-    if (spread <= 1e-14 * squares) return errors == 0 ? 1 : 0;
+    // The rounding errors of the sums, which grow with the number of additions.
+    if (spread <= 1e-14 * std::sqrt(count) * squares) return errors == 0 ? 1 : 0;
     return 1 - errors / spread;
   }
 

@@ -131,7 +131,7 @@ at::Tensor token_loss(const at::Tensor& logits, const at::Tensor& labels) {
                      .squeeze(1));
     });
     weights = counts.to(type) / counts.sum().clamp_min(1);
-    loss = own.mul(weights).sum().neg();
+    loss = own.masked_fill_(counts.logical_not(), 0).mul(weights).sum().neg();
   }
   if (!at::GradMode::is_enabled() || !logits.requires_grad()) return loss;
   const auto node = make_graph_node<TokenLossNode>(logits, known, weights);

@@ -1,6 +1,6 @@
 // A CUDA runtime for tests on a machine without a GPU. Preloaded (LD_PRELOAD) before the real
 // libtorch_cuda, it runs the program's CUDA build: device memory is host memory, torch's kernels do
-// nothing, the kernel of src/image/ runs its CPU twin, copies copy. Work on a stream is done
+// nothing, the kernels of src/image/ run their CPU versions, copies copy. Work on a stream is done
 // immediately, so the order on a device is not tested. It checks and counts: memory within a
 // budget, the rules of capture, waits of the host, kinds of copies, launches.
 //

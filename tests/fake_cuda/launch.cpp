@@ -1,4 +1,4 @@
-// Kernels: torch's do nothing. Our own run their CPU twins, with one thread for each block.
+// Kernels: torch's do nothing. Our own run their CPU versions, with one thread for each block.
 #include <cstring>
 #include <initializer_list>
 #include <memory>

@@ -130,7 +130,7 @@ std::vector<Combination> all_else() {
       {"anomalies", {"debug.checks=anomaly"}},
       {"histograms", {"watch.histograms=2"}},
       {"samples", {"watch.samples=8", "watch.every=2"}},
-      {"batch_auto", {"train.batch=auto", "train.effective_batch=10", "train.memory_gb=0.5"}},
+      {"batch_auto", {"train.batch=auto:10", "train.memory_gb=0.5"}},
       {"onecycle", {"schedule.name=onecycle"}},
       {"replicas", {"distributed.mode=dp"}},
       {"replicas_bf16",

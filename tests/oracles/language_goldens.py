@@ -1,5 +1,5 @@
 """Writes tests/goldens/model/gpt_tiny.json: logits and gradients of Hugging Face's GPT2LMHeadModel, initial
-weights of the twin in tools/model_twins.py.
+weights of the model in tools/model_twins.py.
 
 Run: python tests/oracles/language_goldens.py   (torch 2.11, transformers 5.24)
 """
@@ -69,7 +69,7 @@ def main():
     with torch.no_grad():
         logits, found = model(tokens("tokens")).logits, twin(tokens("tokens"))
     worst, scale = (logits - found).abs().max().item(), logits.abs().max().item()
-    print(f"twin and Hugging Face: largest difference of logits {worst:.2e}, largest logit {scale:.2f}")
+    print(f"own model and Hugging Face: largest difference of logits {worst:.2e}, largest logit {scale:.2f}")
     assert worst < 1e-5 * scale
     training = step(model.double(), lambda x: model(x).logits, lambda name: name.removeprefix(PREFIX))
     of_twin = step(twin.double(), twin, str)

@@ -1,4 +1,4 @@
-"""Writes tests/goldens/model: torchvision's models and twins of the others, and files of Python's
+"""Writes tests/goldens/model: torchvision's models and the other models in Python, and files of Python's
 safetensors.
 
 Run: python tests/oracles/model_goldens.py   (torch 2.11, torchvision 0.26, safetensors 0.8)
@@ -36,7 +36,7 @@ MODELS = {
     "vit_b_16": ((224,), False),
     "toy_cnn": ((16, 256), True),
 }
-# Models whose twin initialises its weights differently.
+# Models whose Python version initialises its weights differently.
 OTHER_DRAWS = ("resnet9", "airbench")
 
 

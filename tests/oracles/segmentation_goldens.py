@@ -1,4 +1,4 @@
-"""Writes tests/goldens/segmentation: models.json, the twins of unet and toy_seg; masks/*.png and masks.json, masks
+"""Writes tests/goldens/segmentation: models.json, unet and toy_seg in Python; masks/*.png and masks.json, masks
 as Pillow writes and reads them; metrics.json, loss and IoU of synthetic logits.
 
 Run: python tests/oracles/segmentation_goldens.py   (torch 2.11, Pillow, numpy)

@@ -1,4 +1,4 @@
-"""Writes tests/goldens/model/volumes.json: the twins of unet3d and resnet18_1d.
+"""Writes tests/goldens/model/volumes.json: unet3d and resnet18_1d in Python.
 
 Run: python tests/oracles/volume_model_goldens.py   (torch 2.11)
 """

@@ -25,10 +25,12 @@ With --wheel the command is that of a wheel, as users install it.
 There, `build-gpu-stage/tools/gpu-check --only tests,bench` needs a python3 with the torch that the stage is built with
 (2.11), but neither git, nor a network, nor a compiler.
 
-Without a GPU, it compiles what it can (the kernels if there is nvcc), runs their twins on the CPU, and writes nothing.
+Without a GPU, it compiles what it can (the kernels if there is nvcc), runs the kernels' CPU versions, and writes
+nothing.
 
 Exit codes: 0, nothing failed on a GPU (skipped items are listed); 1, something failed; 2, options that cannot be used;
-3, no GPU, by nvidia-smi and by `saturate env`; 4, nvidia-smi sees a GPU, but the program does not; 5, no GPU, and a twin failed.
+3, no GPU, by nvidia-smi and by `saturate env`; 4, nvidia-smi sees a GPU, but the program does not; 5, no
+GPU, and a CPU version failed.
 """
 
 import argparse
@@ -155,7 +157,7 @@ def facts_of(command):
 
 
 def run_twins(build):
-    """Without a GPU: whether the CPU's twins of the GPU's code pass."""
+    """Without a GPU: whether the CPU versions of the GPU's code pass."""
     print("gpu-check: no NVIDIA GPU here. The following runs on the CPU, and does not test a GPU.", flush=True)
     commands = [[build / "tests/saturate_data_tests", f"--gtest_filter={DATA_TWINS}", "--gtest_brief=1"],
                 [build / "tests/saturate_tests", f"--gtest_filter={TWINS}", "--gtest_brief=1"],
@@ -292,5 +294,5 @@ def main():
         print("gpu-check: no GPU here; nothing was written")
         return 3
     passed = run_twins(build)
-    print(f"gpu-check: no GPU; the CPU's twins {'passed' if passed else 'FAILED'}; nothing was written")
+    print(f"gpu-check: no GPU; the CPU versions {'passed' if passed else 'FAILED'}; nothing was written")
     return 3 if passed else 5

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """`saturate bench step` next to the same model in Python, interleaved.
 
-    tools/peers/step_peers.py [--cases mlp-sgd,mlp-adam,cnn,resnet18,gpt-tiny,gpt-mini] [--rounds 5] [--seconds 2]
-                              [--variants eager,compile] [--compiled] [--python PYTHON] [--json FILE]
+    tools/peers/step_peers.py [--cases mlp-sgd,mlp-adam,cnn,resnet18,table,table-2,gpt-tiny,gpt-mini]
+                              [--rounds 5] [--seconds 2] [--variants eager,compile] [--compiled]
+                              [--python PYTHON] [--json FILE]
 
 Python: eager fp32, channels_last, bf16 by autocast (also channels_last), and torch.compile; each on one
 held batch (premade) and from a DataLoader over tensors in memory (loader), with the fused optimizer and
@@ -12,9 +13,12 @@ bare LibTorch loop. The mlp is 768-128-10 (16x16 RGB), with batch 64 on one thre
 32 pixels, batch 512; resnet18 is torchvision's at 224 pixels, batch 32. Images are noise. Every learning
 rate is 0.
 
+table and table-2 are rows of ten numbers with one to predict, the mlp with 128 hidden units, batch 128, on one
+thread and on two; on two, Python's DataLoader has a worker process.
+
 The language models gpt-tiny (sequences of 128 tokens, batch 64), gpt-mini (256 tokens, batch 12) and gpt2 (1,024
-tokens, batch 4; only if it is named) are counted in tokens. In Python they are nanoGPT's model and loop in plain torch: premade is one held batch,
-loader its get_batch() from a memory-mapped file. Tokens are noise.
+tokens, batch 4; only if it is named) are counted in tokens. In Python they are nanoGPT's model and loop in plain torch:
+premade is one held batch, loader its get_batch() from a memory-mapped file. Tokens are noise.
 
 Without --python, a temporary environment gets torch and torchvision from PyPI (gigabytes).
 Prints the JSON of `saturate bench`.
@@ -47,6 +51,9 @@ CASES = {
                  "threads": 0,
                  "variants": ["eager", "channels_last", "bf16", "compile", "compile-bf16"],
                  "precisions": ["fp32", "bf16"]},
+} | {name: {"model": "mlp", "optimizer": "adamw", "inputs": 10, "batch": 128, "samples": 8192, "threads": threads,
+            "variants": ["eager", "compile"], "precisions": ["fp32"]}
+     for name, threads in (("table", 1), ("table-2", 2))
 } | {name: {"model": model, "optimizer": "adamw", "context": context, "vocabulary": vocabulary, "batch": batch,
             "samples": samples, "threads": 0, "variants": ["eager", "bf16", "compile", "compile-bf16"],
             "precisions": ["fp32", "bf16"]}
@@ -80,6 +87,28 @@ off = {off}
 TOKENS_RECIPE = """[data]
 source = "tokens:{tokens},context={context},vocabulary={vocabulary}"
 """ + TRAINING
+TABLE_RECIPE = """[data]
+source = "npy:{x},{y},target=y"
+threads = {threads}
+""" + TRAINING
+
+
+def write_array(path, shape, values):
+    """Writes a .npy file of float32."""
+    header = str({"descr": "<f4", "fortran_order": False, "shape": shape}).encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header +
+                     array.array("f", values).tobytes())
+
+
+def write_table(folder, case):
+    """Writes rows of noise, x.npy and y.npy; returns their paths."""
+    draw, count, inputs = random.Random(0), case["samples"], case["inputs"]
+    x, y = folder / "x.npy", folder / "y.npy"
+    if not x.exists():
+        write_array(x, (count, inputs), [draw.gauss(0, 1) for _ in range(count * inputs)])
+        write_array(y, (count,), [draw.gauss(0, 1) for _ in range(count)])
+    return x, y
 
 
 def write_tokens(folder, case):
@@ -111,6 +140,9 @@ class Saturate:
         self.recipe = folder / f"{name}-{precision}.toml"
         if "context" in case:
             text = TOKENS_RECIPE.format(tokens=write_tokens(folder, case), precision=precision, **case)
+        elif "inputs" in case:
+            x, y = write_table(folder, case)
+            text = TABLE_RECIPE.format(x=x, y=y, precision=precision, **case)
         else:
             images, labels = write_noise(folder, case)
             text = RECIPE.format(
@@ -148,11 +180,13 @@ class Python:
         threads = case["threads"] or peer_report.cores()
         if "context" in case:
             data = [write_tokens(folder, case), str(case["vocabulary"]), str(case["context"])]
+        elif "inputs" in case:
+            data = [*write_table(folder, case), str(case["inputs"])]
         else:
             data = [*write_noise(folder, case), str(case["size"])]
         self.worker = subprocess.Popen(
-            [python, HERE / "step_worker.py", case["model"], case["optimizer"], variant, feed,
-             *data, str(case["batch"]), str(threads)],
+            [python, HERE / "step_worker.py", "table" if "inputs" in case else case["model"], case["optimizer"],
+             variant, feed, *data, str(case["batch"]), str(threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.name, self.label = name, f"python {variant} {feed}"
         if self.worker.stdout.readline() != "ready\n":
@@ -202,7 +236,7 @@ def run_case(entries, rounds, seconds):
                 values.setdefault(label, []).append(found)
     name = entries[0].name
     case = CASES[name]
-    unit = "tokens/s" if "context" in case else "images/s"
+    unit = "tokens/s" if "context" in case else "samples/s" if "inputs" in case else "images/s"
     rows = [peer_report.with_spread({"name": f"{name} {label}", "unit": unit, "case": name,
                                      "peer": label}, found) for label, found in values.items()]
     for row in rows:

@@ -1,7 +1,8 @@
 """One Python training loop, for step_peers.py: reads seconds from stdin, one line per measurement, trains
-for so long, and prints images (of a language model tokens) and seconds.
+for so long, and prints images (rows, of a language model tokens) and seconds.
 
     step_worker.py MODEL OPTIMIZER VARIANT FEED IMAGES.idx LABELS.idx SIZE BATCH THREADS
+    step_worker.py table OPTIMIZER VARIANT FEED X.npy Y.npy INPUTS BATCH THREADS
     step_worker.py gpt_tiny|gpt_mini|gpt2 OPTIMIZER VARIANT FEED TOKENS.bin VOCABULARY CONTEXT BATCH THREADS
 """
 
@@ -104,11 +105,12 @@ def read_dataset(images, labels, size):
     return torch.utils.data.TensorDataset(grey.expand(-1, 3, -1, -1).contiguous(), targets.long())
 
 
-def batches(dataset, batch, feed, memory_format):
+def batches(dataset, batch, feed, memory_format, workers=0):
     if feed == "premade":
         images, labels = dataset[:batch]
         yield from itertools.repeat((images.contiguous(memory_format=memory_format), labels))
-    loader = torch.utils.data.DataLoader(dataset, batch, shuffle=True, drop_last=True)
+    loader = torch.utils.data.DataLoader(dataset, batch, shuffle=True, drop_last=True, num_workers=workers,
+                                         persistent_workers=workers > 0)
     while True:
         for images, labels in loader:
             yield images.contiguous(memory_format=memory_format), labels
@@ -132,7 +134,12 @@ def token_batches(path, context, batch, feed):
 
 
 def make_task(name, feed, data, batch, memory_format):
-    """The model, its batches, and how many images or tokens a batch has."""
+    """The model, its batches, and how many images, rows or tokens a batch has."""
+    if name == "table":
+        import numpy as np
+        rows = torch.utils.data.TensorDataset(*(torch.from_numpy(np.load(path)) for path in data[:2]))
+        model = nn.Sequential(nn.Linear(int(data[2]), 128), nn.ReLU(inplace=True), nn.Linear(128, 1), nn.Flatten(0))
+        return model, batches(rows, batch, feed, memory_format, torch.get_num_threads() - 1), batch
     if name in GPT_SIZES:
         path, vocabulary, context = data[0], int(data[1]), int(data[2])
         return (NanoGpt(vocabulary, context, *GPT_SIZES[name]), token_batches(path, context, batch, feed),
@@ -156,7 +163,10 @@ def main():
         x, y = next(source)
         with torch.autocast("cpu", torch.bfloat16, enabled="bf16" in variant):
             logits = forward(x)
-        loss = nn.functional.cross_entropy(logits.flatten(0, -2).float(), y.flatten())
+        if name == "table":
+            loss = nn.functional.mse_loss(logits.float(), y)
+        else:
+            loss = nn.functional.cross_entropy(logits.flatten(0, -2).float(), y.flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

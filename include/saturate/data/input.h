@@ -20,7 +20,8 @@ using ProgressCallback = std::function<void(size_t done, size_t total)>;
 // open_dataset(), then options.stage, options.cache, and with DecodeMode::kFast options.index,
 // whose file is written after epochs and when the result and its copies are destroyed. `progress`
 // reports the copying, on the caller's thread, and may throw to cancel. `env` must outlive the
-// result.
+// result. If options.source is a table, any other table has its statistics and categories, and must
+// have its columns.
 std::unique_ptr<Dataset> open_input(Env& env, const std::string& uri, const DataOptions& options,
                                     const ProgressCallback& progress = {});
 

@@ -20,9 +20,14 @@ namespace saturate {
 
 class Env;
 
-// By the data; one class per sample; one per pixel; numbers; any number of labels per sample; the
-// token after each.
-enum class TaskKind { kAuto, kClassify, kSegment, kRegress, kMultilabel, kLanguage };
+enum class TaskKind {
+  kAuto,        // determined by the data
+  kClassify,    // one class for each sample
+  kSegment,     // one class for each pixel or voxel
+  kRegress,     // numbers
+  kMultilabel,  // any number of labels for each sample
+  kLanguage     // the token after each token
+};
 // Of the differences to the target: their squares, absolute values, or squares below 1 (halved) and
 // absolute values above.
 enum class RegressionLoss { kMse, kL1, kHuber };
