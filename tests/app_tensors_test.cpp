@@ -63,5 +63,41 @@ TEST(TensorCommands, ATableIsTrainedEvaluatedAndExported) {
   EXPECT_NE(testing::read_text(dir / "r.html").find("\"r2\":["), std::string::npos);
 }
 
+TEST(TensorCommands, APackedTableTrainsWithTheSameLosses) {
+  const TempDir dir;
+  std::string rows = "area,town,price\n";
+  for (int i = 0; i < 60; ++i)
+    rows += std::to_string(i % 17) + (i % 3 ? ",a," : ",b,") + std::to_string(i % 7) + "\n";
+  testing::write_file(dir / "t.csv", rows);
+  const std::string source = "csv:" + (dir / "t.csv"), shard = "shard:" + (dir / "t.shard");
+  const CommandResult packed = run_saturate("data pack " + source + " --verify --out " + shard);
+  ASSERT_EQ(packed.exit_code, 0) << packed.err;
+  EXPECT_NE(packed.out.find("60 samples of 2 fields"), std::string::npos) << packed.out;
+  EXPECT_NE(packed.out.find("read back and compared"), std::string::npos) << packed.out;
+  EXPECT_EQ(run_saturate("data verify " + shard).exit_code, 0);
+  const CommandResult seen = run_saturate("data inspect " + shard);
+  EXPECT_NE(seen.out.find("note     x is (area - "), std::string::npos) << seen.out;
+  const std::string from_table = dir / "a", from_shard = dir / "b";
+  for (const auto& [run, data] : {std::pair(from_table, source), std::pair(from_shard, shard)}) {
+    const CommandResult trained =
+        run_saturate("train --out " + run + kQuick + " data.source=" + data +
+                     " data.eval_source=" + data + " model.name=mlp train.batch=16 train.epochs=3");
+    ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  }
+  for (const char* kind : {"train", "eval"})
+    testing::expect_same_losses(from_table, from_shard, kind);
+}
+
+TEST(TensorCommands, SamplesOfVaryingLengthAreInspectedAndNotTrainedOn) {
+  const std::string source =
+      "npz:" + testing::source_path("tests/goldens/formats/sequences.npz") + ",lengths=n";
+  const std::string named = source + ",sequence=x+tags";
+  const CommandResult seen = run_saturate("data inspect " + named);
+  EXPECT_NE(seen.out.find("float32 [up to 13, 3]"), std::string::npos) << seen.out;
+  testing::expect_error(run_saturate("train --set model.name=mlp data.source=" + named +
+                                     " data.eval_source=" + named),
+                        2, {"varying length", "lengths=NAME"});
+}
+
 }  // namespace
 }  // namespace saturate

@@ -97,9 +97,9 @@ std::string shard_of_segments() {
 TEST(Fuzz, Shard) {
   fuzz({"shard",
         {gunzip(format_golden("python.shard.gz")), gunzip(format_golden("python-v1.shard.gz")),
-         shard_of_segments()},
+         gunzip(format_golden("tensors.shard.gz")), shard_of_segments()},
         fix_shard_checksums,
-        6000});
+        8000});
 }
 
 TEST(Fuzz, Tar) {

@@ -1,18 +1,21 @@
 #include <gtest/gtest.h>
 
-#include "data/bytes.h"
 #include "data/export.h"
 #include "data/inspect.h"
 #include "data/path_list.h"
 #include "data/shard_format.h"
 #include "tests/format_testing.h"
+#include "tests/shard_testing.h"
 
 namespace saturate {
 namespace {
 
 using testing::env;
 using testing::error_of;
+using testing::Forged;
 using testing::format_golden;
+using testing::get;
+using testing::put;
 using testing::read_text;
 using testing::TempDir;
 using testing::write_file;
@@ -23,39 +26,6 @@ PackReport pack(const Dataset& dataset, const std::string& out, int threads = 2)
   options.threads = threads;
   return pack_dataset(env(), dataset, options);
 }
-
-template <class T>
-void put(std::string& text, size_t at, T value) {
-  std::memcpy(text.data() + at, &value, sizeof value);
-}
-
-template <class T>
-T get(const std::string& text, size_t at) {
-  T value;
-  std::memcpy(&value, text.data() + at, sizeof value);
-  return value;
-}
-
-uint32_t crc_of(const std::string& text, size_t at, size_t size) {
-  return checksum_of(std::as_bytes(std::span(text)).subspan(at, size));
-}
-
-// A shard whose fields can be changed; all checksums are corrected afterwards.
-struct Forged {
-  std::string text;
-  size_t trailer() const { return text.size() - 64; }
-  size_t index() const { return get<uint64_t>(text, trailer() + 16); }
-  size_t record(size_t i) const { return index() + i * 40; }
-
-  void fix_checksums() {
-    put(text, trailer() + 44, crc_of(text, index(), trailer() - index()));
-    fix_block_checksums();
-  }
-  void fix_block_checksums() {
-    put(text, trailer() + 60, crc_of(text, trailer(), 60));
-    put(text, 60, crc_of(text, 0, 60));
-  }
-};
 
 class ShardFile : public ::testing::Test {
  protected:
@@ -180,10 +150,10 @@ TEST_F(ShardFile, ForeignAndNewerFilesHaveARemedy) {
   expect_reason(std::string(10'000, 'x'), "not a shard");
   expect_reason("", "not a shard");
   Forged newer = good;
-  put(newer.text, 8, uint32_t{3});
+  put(newer.text, 8, uint32_t{4});
   newer.fix_block_checksums();
   const Error error = open(newer.text);
-  EXPECT_NE(error.reason().find("version 3"), std::string::npos);
+  EXPECT_NE(error.reason().find("version 4"), std::string::npos);
   EXPECT_NE(error.remedy().find("newer"), std::string::npos);
 }
 

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "data/export.h"
 #include "data/inspect.h"
 #include "saturate/data/input.h"
 #include "saturate/data/loader.h"
@@ -156,7 +155,7 @@ TEST(TensorLoader, ImagesAndTensorsAreNotConfused) {
             std::string::npos);
 }
 
-TEST(TensorDatasets, CacheAndSplitKeepThemAndImageToolsRefuseThem) {
+TEST(TensorDatasets, CacheAndSplitKeepThem) {
   const TempDir dir;
   write_file(dir / "a.npz", testing::small_npz(false));
   const std::string uri = "npz:" + (dir / "a.npz");
@@ -174,14 +173,6 @@ TEST(TensorDatasets, CacheAndSplitKeepThemAndImageToolsRefuseThem) {
     EXPECT_EQ(sample.encoding, SampleEncoding::kTensors);
   }
   EXPECT_GT(cached_bytes(), 0u);
-  options.stage.mode = StageMode::kTmpfs;
-  options.stage.folder = dir.path();
-  EXPECT_EQ(error_of([&] { open_input(env(), uri, options); }).where(), "data.stage");
-  PackOptions packing;
-  packing.out = "shard:" + (dir / "a.shard");
-  const auto data = open_dataset(env(), uri);
-  EXPECT_NE(error_of([&] { pack_dataset(env(), *data, packing); }).reason().find("tensors"),
-            std::string::npos);
 }
 
 TEST(TensorDatasets, InspectionReportsFieldsClassesAndBrokenSamples) {

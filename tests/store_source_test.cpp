@@ -32,10 +32,8 @@ class StoreSource : public ::testing::Test {
     testing::write_folder_dataset(folder / "images", kFarSamples);
     const auto images = open_dataset(env(), "folder:" + (folder / "images"));
     for (const char* half : {"0", "1"}) {
-      write(*write_shard(env(), folder / half + std::string(".shard"), images->classes()), *images,
-            half);
-      write(*write_tar(env(), folder / half + std::string(".tar"), images->classes()), *images,
-            half);
+      write(*write_shard(env(), folder / half + std::string(".shard"), *images), *images, half);
+      write(*write_tar(env(), folder / half + std::string(".tar"), *images), *images, half);
       for (const char* ending : {".shard", ".tar"})
         server.put("/" + std::string(half) + ending,
                    testing::read_text(folder / (half + std::string(ending))));
@@ -48,7 +46,7 @@ class StoreSource : public ::testing::Test {
     for (size_t i = 0; i < images.size(); ++i) {
       if ((i < images.size() / 2) != (half == "0")) continue;
       images.read(i, sample);
-      writer.append(sample);
+      writer.append(sample, 0);
     }
     writer.finish();
   }

@@ -223,6 +223,17 @@ TEST_F(StorePack, VerifyingReadsTheObjectBack) {
   EXPECT_NE(error_of([&] { pack("shard:s3://bucket/bad", true); }).what(), nullptr);
 }
 
+TEST_F(StorePack, TensorsAreWrittenAndReadBack) {
+  images = open_dataset(env(), "synth-table:count=70");
+  pack("shard:" + (folder / "table"));
+  pack("shard:s3://bucket/table", true);
+  EXPECT_EQ(bucket.objects()["table"], testing::read_text(folder / "table"));
+  StoreEnv with_store(env(), make_store());
+  const auto far = open_dataset(with_store, "shard:s3://bucket/table");
+  EXPECT_EQ(far->tensors(), images->tensors());
+  testing::expect_equal(*far, *images);
+}
+
 TEST_F(StorePack, AFailingSourceLeavesNothing) {
   testing::write_file(folder / "images/odd/00001.jpg", "");
   std::filesystem::remove(folder / "images/odd/00003.jpg");

@@ -107,9 +107,13 @@ class Loader:
     With soft_labels=True labels are float32 [N, classes] instead, which torch's cross_entropy takes; several labels
     [N, k] are mixed as numbers.
 
-    A source of tensors ("npy:", "npz:", "safetensors:", "csv:", "tokens:") has batches of all its fields by name,
-    such as {"x": ..., "y": ...}, with the types of the file; `target` is the name of the one to predict. Arguments
-    about images are then errors, except size, crop, padding and flip for volumes ("npy:scans,volume=x").
+    A source of tensors ("npy:", "npz:", "safetensors:", "csv:", "tokens:", or a "shard:" of them) has batches of all
+    its fields by name, such as {"x": ..., "y": ...}, with the types of the file; `target` is the name of the one to
+    predict. Arguments about images are then errors, except size, crop, padding and flip for volumes
+    ("npy:scans,volume=x").
+
+    Samples of varying length ("npz:texts.npz,lengths=n") are grouped by length, padded to the longest of the batch,
+    rounded up to a multiple of 8, and come with "mask": bool [N, length], true where there is no padding.
 
     A source with masks has batches (images, masks): uint8 [N, size, size], the class of each pixel; 255 is ignored.
 

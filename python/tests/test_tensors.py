@@ -1,5 +1,8 @@
 """Sources of tensors, against files that numpy writes."""
 
+import gzip
+import pathlib
+
 import numpy as np
 import pytest
 
@@ -59,6 +62,47 @@ def test_other_arrays_are_refused(tmp_path, array, reason):
     np.save(tmp_path / "x.npy", array, allow_pickle=True)
     with pytest.raises(saturate.Error, match=reason):
         saturate.Loader(f"npy:{tmp_path}/x.npy", batch=2)
+
+
+def test_a_shard_has_the_arrays_that_numpy_saved(tmp_path):
+    formats = pathlib.Path(__file__).resolve().parents[2] / "tests/goldens/formats"
+    (tmp_path / "a.shard").write_bytes(gzip.decompress((formats / "tensors.shard.gz").read_bytes()))
+    with np.load(formats / "tensors.npz") as arrays:
+        read = rows(f"shard:{tmp_path}/a.shard", crop="none")
+        assert list(read) == list(arrays)
+        for name, array in arrays.items():
+            assert read[name].dtype == array.dtype and np.array_equal(read[name], array), name
+    loader = saturate.Loader(f"shard:{tmp_path}/a.shard", batch=4)
+    assert loader.target == "y" and loader.classes == ["0", "1", "2"] and loader.samples == 6
+
+
+def test_samples_of_varying_length_are_padded_and_grouped(tmp_path):
+    random = np.random.default_rng(4)
+    lengths = random.integers(1, 100, 1000)
+    x = np.where(np.arange(100) < lengths[:, None], np.arange(1000)[:, None] + 1, -1).astype(np.int32)
+    np.savez(tmp_path / "a.npz", x=x, n=lengths, y=np.arange(1000))
+    source = f"npz:{tmp_path}/a.npz,lengths=n"
+
+    def epoch(epochs=1, **arguments):
+        loader = saturate.Loader(source, batch=16, seed=2, **arguments)
+        for _ in range(epochs):
+            batches = list(loader)
+        return batches
+
+    batches = epoch()
+    for batch in batches:
+        longest = -(-batch["n"].max() // 8) * 8
+        assert batch["mask"].dtype == bool and np.array_equal(batch["mask"], np.arange(longest) < batch["n"][:, None])
+        assert np.array_equal(batch["x"], np.where(batch["mask"], batch["y"][:, None] + 1, 0))
+    order = np.concatenate([batch["y"] for batch in batches])
+    assert sorted(order) == list(range(1000))
+    assert not np.array_equal(order, np.concatenate([batch["y"] for batch in epoch(epochs=2)]))
+    used, padded = lengths.sum(), sum(batch["mask"].size for batch in batches)
+    assert padded < 1.2 * used < sum(lengths[i:i + 16].max() * 16 for i in range(0, 1000, 16))
+    ranks = [epoch(rank=rank, world=2, threads=2) for rank in range(2)]
+    for whole, first, second in zip(batches, *ranks):
+        assert whole["x"].shape[1] == first["x"].shape[1] == second["x"].shape[1]
+        assert sorted(whole["y"]) == sorted([*first["y"], *second["y"]])
 
 
 def test_tables_are_normalised_as_numpy_does(tmp_path):

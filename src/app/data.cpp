@@ -174,6 +174,20 @@ int index(const IndexArguments& arguments) {
   return 0;
 }
 
+std::string packed_text(const Dataset& dataset, const PackOptions& options,
+                        const PackReport& report) {
+  const double megabytes = double(report.bytes) * 1e-6;
+  if (!dataset.tensors().empty())
+    return fmt::format("{} samples of {} fields, {:.1f} MB{}", report.samples,
+                       dataset.tensors().size(), megabytes,
+                       options.verify ? "; read back and compared" : "");
+  return fmt::format(
+      "{} images of {} classes, {:.1f} MB; {} copied as they were; {} cut into segments{}; {} "
+      "stored as pixels",
+      report.samples, dataset.classes().size(), megabytes, report.copied, report.segmented,
+      options.verify ? ", their pixels compared" : "", report.raw);
+}
+
 int pack(const PackArguments& arguments) {
   Env& env = Env::posix();
   const auto dataset = open_with_warning(env, arguments.source);
@@ -186,13 +200,8 @@ int pack(const PackArguments& arguments) {
   });
   for (const auto& sample : report.skipped)
     print_warning("skipped " + sample.name + ": " + sample.reason);
-  fmt::print(
-      "{} images of {} classes, {:.1f} MB; {} copied as they were; {} cut into segments{}; {} "
-      "stored as pixels\n"
-      "train on them with {}\n",
-      report.samples, dataset->classes().size(), double(report.bytes) * 1e-6, report.copied,
-      report.segmented, options.verify ? ", their pixels compared" : "", report.raw,
-      shell_word("data.source=" + options.out));
+  fmt::print("{}\ntrain on them with {}\n", packed_text(*dataset, options, report),
+             shell_word("data.source=" + options.out));
   return 0;
 }
 

@@ -45,12 +45,15 @@ void print_pixels(const DatasetReport& report) {
                printable(report.classes[i]));
 }
 
+std::string sizes_text(const TensorField& field) {
+  return fmt::format("{}{}", field.is_sequence ? "up to " : "", fmt::join(field.shape, ", "));
+}
+
 void print_fields(const DatasetReport& report) {
   for (const FieldReport& of : report.fields)
     fmt::print("  field    {}: {} [{}]{}, {:.6g} to {:.6g}, mean {:.6g}{}\n",
-               printable(of.field.name), element_name(of.field.type),
-               fmt::join(of.field.shape, ", "), of.field.is_target ? ", the target" : "", of.min,
-               of.max, of.mean,
+               printable(of.field.name), element_name(of.field.type), sizes_text(of.field),
+               of.field.is_target ? ", the target" : "", of.min, of.max, of.mean,
                of.not_finite == 0 ? "" : fmt::format("; {} not finite", of.not_finite));
 }
 
@@ -97,6 +100,7 @@ std::string to_json(const DatasetReport& report) {
                                  {"classes", classes},
                                  {"broken", to_json(report.broken)}};
   if (!report.fields.empty()) json["fields"] = to_json(report.fields);
+  if (!report.note.empty()) json["note"] = as_utf8(report.note);
   if (!report.has_masks && !report.has_voxels) return json_text(json);
   nlohmann::ordered_json pixels = nlohmann::ordered_json::object();
   for (size_t i = 0; i < report.classes.size(); ++i)
@@ -124,7 +128,10 @@ void print_report(const DatasetReport& report, const std::string& source) {
                report.class_pixels.empty() ? " except classes" : "", report.looked_at);
   report.fields.empty() ? print_images(report) : print_fields(report);
   print_pixels(report);
-  if (!report.note.empty()) fmt::print("  note     {}\n", printable(report.note));
+  constexpr size_t kShownNote = 400;
+  if (!report.note.empty())
+    fmt::print("  note     {}{}\n", printable(report.note.substr(0, kShownNote)),
+               report.note.size() > kShownNote ? "... (all of it with --json FILE)" : "");
   constexpr size_t kShown = 20;
   if (!report.classes.empty()) fmt::print("  classes\n");
   for (size_t i = 0; i < std::min(kShown, report.classes.size()); ++i)

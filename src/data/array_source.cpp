@@ -59,10 +59,26 @@ StoredArray described(const std::string& name, const ArrayLayout& layout) {
   return array;
 }
 
+std::string listed(const std::vector<StoredArray>& arrays) {
+  std::string names;
+  for (const StoredArray& array : arrays) names += (names.empty() ? "" : ", ") + array.field.name;
+  return names;
+}
+
+std::vector<StoredArray>::iterator find_array(std::vector<StoredArray>& arrays,
+                                              const std::string& name, const std::string& path) {
+  const auto found = std::ranges::find_if(
+      arrays, [&](const StoredArray& array) { return array.field.name == name; });
+  if (found != arrays.end()) return found;
+  fail(ErrorKind::kUsage, "there is no array \"" + name + "\"", path, "It has " + listed(arrays));
+}
+
 class ArraySource : public IndexedSource {
  public:
-  ArraySource(std::vector<StoredArray> arrays, std::string path)
+  // `lengths`: the name of their array; empty if no field is a sequence.
+  ArraySource(std::vector<StoredArray> arrays, std::string path, const std::string& lengths)
       : arrays_(std::move(arrays)), path_(std::move(path)) {
+    read_lengths(lengths);
     find_classes();
     find_voxel_classes();
     for (const StoredArray& array : arrays_) fields_.push_back(array.field);
@@ -75,6 +91,7 @@ class ArraySource : public IndexedSource {
   size_t size() const override { return arrays_.front().samples; }
   const std::vector<std::string>& classes() const override { return classes_; }
   const std::vector<TensorField>& tensors() const override { return fields_; }
+  size_t length(size_t index) const override { return lengths_.empty() ? 0 : lengths_[index]; }
   uint64_t bytes(size_t) const override { return bytes_; }
   int64_t label(size_t index) const override {
     if (!has_labels_) return 0;
@@ -102,6 +119,25 @@ class ArraySource : public IndexedSource {
   }
 
  private:
+  void read_lengths(const std::string& name) {
+    if (name.empty()) return;
+    const auto longest = std::ranges::find_if(arrays_, [](const StoredArray& array) {
+                           return array.field.is_sequence;
+                         })->field.shape[0];
+    const StoredArray& array = *find_array(arrays_, name, path_);
+    const ElementRow& element = element_row(array.field.type);
+    for (size_t i = 0; i < array.samples; ++i) {
+      const int64_t length = element.whole_number(array.values.data() + i * element.bytes);
+      if (length < 1 || length > longest)
+        fail(ErrorKind::kData,
+             "array \"" + name + "\" gives sample " + std::to_string(i) + " the length " +
+                 std::to_string(length) + ", and the sequences have places for 1 to " +
+                 std::to_string(longest),
+             path_, "Correct the lengths, or leave out samples of length 0");
+      lengths_.push_back(uint32_t(length));
+    }
+  }
+
   // A target of small whole numbers, one for each sample, is a class.
   void find_classes() {
     const auto found = std::ranges::find_if(
@@ -145,25 +181,12 @@ class ArraySource : public IndexedSource {
   const std::string path_;
   std::vector<TensorField> fields_;
   std::vector<std::string> classes_;
-  bool has_labels_ = false;  // a sample has a class
-  size_t target_ = 0;        // if so: the array of labels
-  size_t bytes_ = 0;         // of a sample
+  std::vector<uint32_t> lengths_;  // of samples; empty: no field is a sequence
+  bool has_labels_ = false;        // a sample has a class
+  size_t target_ = 0;              // if so: the array of labels
+  size_t bytes_ = 0;               // of a sample
   uint64_t look_ahead_ = 0;
 };
-
-std::string listed(const std::vector<StoredArray>& arrays) {
-  std::string names;
-  for (const StoredArray& array : arrays) names += (names.empty() ? "" : ", ") + array.field.name;
-  return names;
-}
-
-std::vector<StoredArray>::iterator find_array(std::vector<StoredArray>& arrays,
-                                              const std::string& name, const std::string& path) {
-  const auto found = std::ranges::find_if(
-      arrays, [&](const StoredArray& array) { return array.field.name == name; });
-  if (found != arrays.end()) return found;
-  fail(ErrorKind::kUsage, "there is no array \"" + name + "\"", path, "It has " + listed(arrays));
-}
 
 // Moves the chosen arrays to the front, in the chosen order, and removes the others.
 void choose(std::vector<StoredArray>& arrays, const ArrayChoice& choice, const std::string& path) {
@@ -203,6 +226,35 @@ void mark_volumes(std::vector<StoredArray>& arrays, const ArrayChoice& choice,
            "Name an array of [samples, depth, height, width] or [..., channels] with volume=");
     field.is_volume = true;
   }
+}
+
+// Marks the arrays whose samples have the lengths that an array gives.
+void mark_sequences(std::vector<StoredArray>& arrays, const ArrayChoice& choice,
+                    const std::string& path) {
+  if (choice.lengths.empty() && !choice.sequences.empty())
+    fail(ErrorKind::kUsage, "sequence= names sequences, and lengths= is missing", path,
+         "Name the array of the samples' lengths with lengths=NAME");
+  if (choice.lengths.empty()) return;
+  const TensorField& lengths = find_array(arrays, choice.lengths, path)->field;
+  if (!lengths.shape.empty() || !is_whole(lengths.type) || lengths.is_target)
+    fail(ErrorKind::kUsage, "array \"" + choice.lengths + "\" is not one of lengths", path,
+         "Name an array [samples] of whole numbers, which is not the target, with lengths=NAME");
+  for (const std::string& name : choice.sequences)
+    find_array(arrays, name, path)->field.is_sequence = true;
+  std::vector<TensorField> fields;
+  for (StoredArray& array : arrays) {
+    TensorField& field = array.field;
+    if (choice.sequences.empty()) field.is_sequence = !field.is_target && &field != &lengths;
+    fields.push_back(field);
+  }
+  if (const char* reason = why_no_sequences(fields))
+    fail(
+        ErrorKind::kUsage, std::string("it ") + reason, path,
+        "Name arrays [samples, length, ...] of one length with sequence=NAME+NAME, and others with "
+        "fields=NAME+NAME");
+  if (std::ranges::none_of(fields, &TensorField::is_sequence))
+    fail(ErrorKind::kUsage, "there is no array of sequences beside the lengths", path,
+         "Name it with sequence=NAME");
 }
 
 }  // namespace
@@ -262,6 +314,8 @@ ArrayChoice take_array_choice(std::string& rest) {
   choice.target = take_option(rest, "target");
   choice.fields = take_names(rest, "fields");
   choice.volumes = take_names(rest, "volume");
+  choice.lengths = take_option(rest, "lengths");
+  choice.sequences = take_names(rest, "sequence");
   return choice;
 }
 
@@ -270,13 +324,14 @@ std::unique_ptr<Dataset> make_array_source(std::vector<StoredArray> arrays,
   choose(arrays, choice, path);
   mark_target(arrays, choice, path);
   mark_volumes(arrays, choice, path);
+  mark_sequences(arrays, choice, path);
   for (const StoredArray& array : arrays)
     if (array.samples != arrays.front().samples)
       fail(ErrorKind::kData,
            "array " + arrays.front().field.name + " has " + std::to_string(arrays.front().samples) +
                " samples, and array " + array.field.name + " has " + std::to_string(array.samples),
            path, "Name those that belong together with ,fields=NAME+NAME");
-  return std::make_unique<ArraySource>(std::move(arrays), path);
+  return std::make_unique<ArraySource>(std::move(arrays), path, choice.lengths);
 }
 
 }  // namespace saturate

@@ -49,8 +49,11 @@ struct ArrayChoice {
   std::string target;               // empty: the array y, target, label or labels, if there is one
   std::vector<std::string> fields;  // empty: all
   std::vector<std::string> volumes;
+  std::string lengths;                 // the array of the samples' lengths; empty: no sequences
+  std::vector<std::string> sequences;  // empty: all but the target and the lengths
 };
-// Removes ",target=NAME", ",fields=NAME+NAME" and ",volume=NAME+NAME" from a source's URI.
+// Removes ",target=NAME", ",fields=NAME+NAME", ",volume=NAME+NAME", ",lengths=NAME" and
+// ",sequence=NAME+NAME" from a source's URI.
 ArrayChoice take_array_choice(std::string& rest);
 
 // A sample has the same index in all arrays. `path` names the source in messages and samples. Fails

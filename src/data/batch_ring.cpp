@@ -45,7 +45,8 @@ bool BatchRing::claim(std::optional<Claim>& claimed, std::vector<SampleFailure>&
   if (ending_) return false;
   const size_t first = next_sample_ % batch_;
   const size_t count = std::min({most_, batch_ - first, unclaimed()});
-  claimed = Claim{&slots_[next_sample_ / batch_ % slots_.size()], first, count, epoch_};
+  const size_t batch = next_sample_ / batch_;
+  claimed = Claim{&slots_[batch % slots_.size()], batch, first, count, epoch_};
   next_sample_ += count;
   ++busy_;
   if (unclaimed() > 0 && is_short()) work_.notify_one();

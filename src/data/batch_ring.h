@@ -32,9 +32,10 @@ struct BatchSlot {
   size_t left = 0;                      // samples not finished; guarded by the ring's mutex
 };
 
-// Work for one thread: samples [first, first + count) of `slot`.
+// Work for one thread: samples [first, first + count) of `slot`, which is that batch of the epoch.
 struct Claim {
   BatchSlot* slot;
+  size_t batch;
   size_t first, count;
   uint32_t epoch;
 };

@@ -67,18 +67,23 @@ inline void put_text(std::vector<std::byte>& out, std::string_view text) {
   put_bytes(out, std::as_bytes(std::span(text)));
 }
 
-// Class names: a length (uint32) and the bytes of each.
+// A length (uint32) and the bytes.
+inline void put_sized(std::vector<std::byte>& out, std::string_view text) {
+  put_number(out, uint32_t(text.size()));
+  put_text(out, text);
+}
+
+inline std::string take_sized(ByteReader& reader) {
+  return std::string(reader.text(reader.number<uint32_t>()));
+}
+
 inline void put_classes(std::vector<std::byte>& out, std::span<const std::string> classes) {
-  for (const std::string& name : classes) {
-    put_number(out, uint32_t(name.size()));
-    put_text(out, name);
-  }
+  for (const std::string& name : classes) put_sized(out, name);
 }
 
 inline std::vector<std::string> take_classes(ByteReader& reader, uint32_t count) {
   std::vector<std::string> classes;
-  for (uint32_t i = 0; i < count && reader.ok(); ++i)
-    classes.emplace_back(reader.text(reader.number<uint32_t>()));
+  for (uint32_t i = 0; i < count && reader.ok(); ++i) classes.push_back(take_sized(reader));
   return classes;
 }
 

@@ -1,6 +1,8 @@
 // csv:FILE[,target=COLUMN][,ignore=A+B][,fit=FILE][,held=N][,classes=true]: the rows of a table.
 // Columns are numbers or categories, as the training part has them: the file, without every N-th
 // row (held), or another file (fit). That part's means, deviations and categories apply.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -261,6 +263,19 @@ class CsvSource : public IndexedSource {
   const std::vector<std::string>& classes() const override { return columns_[target_].categories; }
   const std::vector<TensorField>& tensors() const override { return fields_; }
   uint64_t bytes(size_t) const override { return bytes_of(std::span(fields_)); }
+  // How each value of x is computed.
+  std::string note() const override {
+    std::string text;
+    for (const TableColumn& column : columns_) {
+      if (column.width() == 0) continue;
+      text += text.empty() ? "x is " : ", ";
+      if (column.is_number)
+        text += fmt::format("({} - {}) / {}", column.name, column.mean, column.deviation);
+      for (size_t i = 0; i < column.categories.size(); ++i)
+        text += fmt::format("{}{} = {}", i > 0 ? ", " : "", column.name, column.categories[i]);
+    }
+    return text;
+  }
   int64_t label(size_t index) const override {
     const float value = cells_[index * columns_.size() + target_];
     return columns_[target_].is_number ? 0 : std::isnan(value) ? -1 : int64_t(value);

@@ -83,7 +83,7 @@ size_t bytes_of(ElementType type) {
 }
 
 const char* element_name(ElementType type) {
-  return element_row(type).name;
+  return element_row(type).name.data();
 }
 
 }  // namespace saturate

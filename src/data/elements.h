@@ -11,14 +11,14 @@ namespace saturate {
 
 struct ElementRow {
   ElementType type;
-  const char* name;
+  std::string_view name;  // as numpy and torch; a literal
   size_t bytes;
   std::string_view npy, safetensors;  // its names there, the first without the byte order; or ""
   int64_t (*whole_number)(const std::byte* from);  // null for fractions; from 2^63 on: -1
   double (*number)(const std::byte* from);
 };
 const ElementRow& element_row(ElementType type);
-// The type of that name in a format; null if there is none.
+// The type of that name in a format, or with ElementRow::name; null if there is none.
 const ElementRow* find_element(std::string_view ElementRow::*format, std::string_view name);
 
 inline bool is_whole(ElementType type) {

@@ -23,8 +23,8 @@ void write_dataset(Env& env, const Dataset& dataset, const std::string& out, int
                    const ProgressCallback& progress = {});
 
 struct PackOptions {
-  // shard:FILE, lmdb:FOLDER or tar:FILE; FILE may be an object of s3:// or gs://, which appears
-  // when it is complete.
+  // shard:FILE, which alone holds tensors, lmdb:FOLDER or tar:FILE; FILE may be an object of s3://
+  // or gs://, which appears when it is complete.
   std::string out;
   // Shrinks images whose longer side exceeds this, keeping the aspect ratio; 0: never. Pixels.
   int max_side = 0;
@@ -37,7 +37,7 @@ struct PackOptions {
   // that a crop is decoded without its surroundings; 0: never.
   int segment = 4;
   // Decodes every segmented JPEG, whole and in part, and fails with kRun if a pixel differs; reads
-  // an object back, and fails with kRun if a byte differs.
+  // an object and tensors back, and fails with kRun if a byte differs.
   bool verify = false;
   int threads = 1;
   // Handling of a sample that cannot be read or decoded. Copied images are not decoded:
@@ -51,7 +51,7 @@ struct PackReport {
   size_t copied = 0;     // of those: unchanged
   size_t segmented = 0;  // of those: segmented
   size_t raw = 0;        // of those: stored as pixels
-  uint64_t bytes = 0;    // total of the samples' images
+  uint64_t bytes = 0;    // total of the samples
   std::vector<SkippedSample> skipped;
 };
 

@@ -96,9 +96,12 @@ void read_tensors(const Dataset& dataset, size_t index, Inspector& inspector, Fi
     FieldReport& report = out.fields.emplace_back(FieldReport{field, INFINITY, -INFINITY});
     const ElementRow& element = element_row(field.type);
     const size_t bytes = field.bytes();
+    // Padding does not count.
+    const size_t used =
+        field.is_sequence ? bytes / size_t(field.shape[0]) * dataset.length(index) : bytes;
     if (field.is_target && has_voxel_classes(dataset))
       count_voxels(field, from, dataset.classes().size(), out);
-    for (size_t at = 0; at < bytes; at += element.bytes) {
+    for (size_t at = 0; at < used; at += element.bytes) {
       const double value = element.number(from + at);
       if (!std::isfinite(value)) {
         ++report.not_finite;

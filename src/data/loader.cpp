@@ -13,6 +13,7 @@
 #include "base/thread_pool.h"
 #include "data/batch_memory.h"
 #include "data/batch_ring.h"
+#include "data/padding.h"
 #include "data/read_ahead.h"
 #include "data/require.h"
 #include "data/sample_reader.h"
@@ -95,7 +96,8 @@ struct Loader::State {
   const AugmentOptions augment;
   const std::vector<SampleColumn> columns;                       // and an empty one after the last
   const std::shared_ptr<const std::vector<BatchColumn>> fields;  // null for images
-  SourceIndex* const source_index;                               // null: the dataset has none
+  Padding padding;
+  SourceIndex* const source_index;  // null: the dataset has none
   ScanIndex own_index;
   ScanIndex* const scan_index;  // null: off
   BufferPool buffers;
@@ -120,6 +122,7 @@ struct Loader::State {
         augment(aug),
         columns(columns_of(data, opt, aug)),
         fields(fields_of(data, aug, columns)),
+        padding(data, columns, fields),
         source_index(data.source_index()),
         scan_index(source_index ? source_index->points() : &own_index),
         buffers(columns.back().offset, std::move(allocate)),
@@ -161,7 +164,8 @@ struct Loader::State {
     try {
       SampleReader& reader = made ? *made : made.emplace(dataset, options, augment, scan_index);
       if (fields)
-        reader.read_tensors(claim.epoch, sample, addresses_of(batch, place));
+        reader.read_tensors(claim.epoch, sample, padding.extent(claim.batch, sample.index),
+                            addresses_of(claim, place));
       else
         reader.read(claim.epoch, sample, batch.pixels.get() + place * columns[0].size);
       sample.label = handed_out(sample.label);
@@ -174,9 +178,10 @@ struct Loader::State {
   }
 
   // Where the fields of a sample are written.
-  std::function<std::byte*(size_t)> addresses_of(const Batch& batch, size_t place) const {
-    return [this, &batch, place](size_t field) {
-      return batch.pixels.get() + columns[field].offset + place * columns[field].size;
+  std::function<std::byte*(size_t)> addresses_of(const Claim& claim, size_t place) const {
+    return [this, &claim, place](size_t field) {
+      return claim.slot->batch.pixels.get() + columns[field].offset +
+             place * padding.stride(field, claim.batch);
     };
   }
 
@@ -231,10 +236,11 @@ struct Loader::State {
         continue;
       }
       if (kept != i) {
-        for (const SampleColumn& column : columns) {
-          if (column.size == 0) continue;
-          std::byte* const values = batch.pixels.get() + column.offset;
-          std::memcpy(values + kept * column.size, values + i * column.size, column.size);
+        for (size_t c = 0; c < columns.size(); ++c) {
+          const size_t size = padding.stride(c, taken);
+          if (size == 0) continue;
+          std::byte* const values = batch.pixels.get() + columns[c].offset;
+          std::memcpy(values + kept * size, values + i * size, size);
         }
         batch.samples[kept] = std::move(batch.samples[i]);
       }
@@ -263,7 +269,7 @@ struct Loader::State {
     out.output = options.output;
     out.type = options.pixel_type();
     out.size = augment.size;
-    out.columns = fields;
+    out.columns = padding.columns(taken);
     out.mix = {};
     out.global_batch = std::min(options.batch, epoch_size() - taken * options.batch);
     out.place = taken;
@@ -318,6 +324,7 @@ void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
   const LoaderOptions& options = state_->options;
   auto order = epoch_order(state_->dataset.size(), options.seed, epoch, options.shuffle);
   if (options.drop_last) order.resize(std::min(order.size(), batches() * options.batch));
+  state_->padding.start(epoch, options, order);
   if (!state_->alone()) order = rank_order(order, options.batch, options.shard);
   const size_t end = std::min(order.size(), batches() * local_batch_size(options));
   state_->epoch = epoch;

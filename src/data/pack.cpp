@@ -24,8 +24,7 @@ namespace {
 
 constexpr int kShrunkQuality = 90;
 
-using OpenWriter = std::unique_ptr<SampleWriter> (*)(Env&, const std::string&,
-                                                     const std::vector<std::string>&);
+using OpenWriter = std::unique_ptr<SampleWriter> (*)(Env&, const std::string&, const Dataset&);
 constexpr RegistryEntry<OpenWriter> kWriters[] = {
     {"shard", "shard:FILE", write_shard},
     {"lmdb", "lmdb:FOLDER", write_lmdb},
@@ -54,7 +53,7 @@ std::string stored_name(const std::string& name, const std::string& class_name) 
   for (size_t at = name.rfind(folder); at != std::string::npos && !class_name.empty();
        at = at == 0 ? std::string::npos : name.rfind(folder, at - 1))
     if (at == 0 || name[at - 1] == '/' || name[at - 1] == ':') return name.substr(at);
-  return name.substr(name.find_last_of("/:") + 1);
+  return std::string(trimmed(name.substr(name.find_last_of("/:") + 1), " "));
 }
 
 // True for an evenly spread `fraction` of the samples.
@@ -141,6 +140,14 @@ struct Abilities {
   bool raw, segments;
 };
 
+void require_for_tensors(const PackOptions& options, bool is_shard) {
+  require(is_shard, "only a shard holds tensors", options.out.c_str(), "Write to shard:FILE");
+  constexpr const char* kReason = "is for images, and the source has tensors";
+  require(options.max_side == 0, kReason, "--max-side", "Remove it");
+  require(options.quality == 0, kReason, "--quality", "Remove it");
+  require(options.raw_fraction == 0, kReason, "--raw-fraction", "Remove it");
+}
+
 std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
                                           const PackOptions& options, Abilities& stores) {
   require(options.max_side >= 0, "negative size", "--max-side", "Give 1 or more");
@@ -163,7 +170,8 @@ std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
          "Write shard:URL or tar:URL");
   require(stores.raw || options.raw_fraction == 0, "a tar stores no raw pixels", "--raw-fraction",
           "Write to shard:FILE or lmdb:FOLDER");
-  return writer.make(env, options.out.substr(colon + 1), dataset.classes());
+  if (!dataset.tensors().empty()) require_for_tensors(options, writer.make == write_shard);
+  return writer.make(env, options.out.substr(colon + 1), dataset);
 }
 
 // Reads and converts sample `i`; sets `broken` if it is skipped.
@@ -172,6 +180,8 @@ void prepare_sample(const Dataset& dataset, const PackOptions& options, const Ab
   out.broken.clear();
   try {
     read_sample(dataset, i, out.sample);
+    out.copied = out.sample.encoding == SampleEncoding::kTensors;
+    if (out.copied) return;
     const ScratchPool<Scratch>::Lent scratch(pool);
     out.copied = convert(options, is_chosen(options.raw_fraction, i), *scratch, out.sample);
     // A sample that is stored unchanged was not decoded yet.
@@ -188,11 +198,11 @@ void prepare_sample(const Dataset& dataset, const PackOptions& options, const Ab
   }
 }
 
-// Reads what was written into a store, and compares its bytes by their checksums.
+// Reads what was written, and compares its bytes by their checksums.
 void read_back(Env& env, const PackOptions& options, const std::vector<uint32_t>& checksums,
                const ProgressCallback& progress) {
   const auto differs = [&](const std::string& what) {
-    fail(ErrorKind::kRun, what, options.out, "Remove the object, and pack again");
+    fail(ErrorKind::kRun, what, options.out, "Remove it, and pack again");
   };
   const auto written = open_dataset(env, options.out, options.store);
   if (written->size() != checksums.size()) differs("it has another number of samples than written");
@@ -216,12 +226,12 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
     StoreEnv with_stores(env, options.store);
     return pack_dataset(with_stores, dataset, options, progress);
   }
-  if (dataset.has_masks() || !dataset.tensors().empty())
-    fail(ErrorKind::kUsage,
-         std::string("the source has ") + (dataset.has_masks() ? "masks" : "tensors") +
-             ", and packed formats hold only images",
+  if (dataset.has_masks())
+    fail(ErrorKind::kUsage, "the source has masks, and packed formats do not hold them",
          options.out, "Train on the source itself; data.cache=ram keeps all of a sample");
-  std::vector<uint32_t> checksums;  // of an object that is read back
+  const bool is_tensors = !dataset.tensors().empty();
+  const bool reads_back = options.verify && (is_far || is_tensors);
+  std::vector<uint32_t> checksums;  // if it is read back
   Abilities stores{};
   const auto writer = open_writer(env, dataset, options, stores);
   ProgressMeter meter(progress, dataset.size());
@@ -237,9 +247,10 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
       report.skipped.push_back(
           {name.empty() ? "sample " + std::to_string(i) : name, packed.broken});
     } else {
-      sample.name = stored_name(sample.name, dataset.classes()[size_t(sample.label)]);
-      writer->append(sample);
-      if (is_far && options.verify) checksums.push_back(checksum_of(sample.bytes));
+      sample.name = is_tensors ? stored_name(sample.name, "")
+                               : stored_name(sample.name, dataset.classes()[size_t(sample.label)]);
+      writer->append(sample, dataset.length(i));
+      if (reads_back) checksums.push_back(checksum_of(sample.bytes));
       ++report.samples;
       report.copied += packed.copied;
       report.segmented += packed.segmented;
@@ -253,7 +264,7 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
     fail(ErrorKind::kData, "no sample could be packed", options.out,
          "Run saturate data verify SOURCE to see why");
   writer->finish();
-  if (is_far && options.verify) read_back(env, options, checksums, progress);
+  if (reads_back) read_back(env, options, checksums, progress);
   return report;
 }
 

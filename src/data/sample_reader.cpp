@@ -50,7 +50,7 @@ void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
     split_planes<uint16_t>(interleaved_, out);
 }
 
-void SampleReader::read_tensors(uint32_t epoch, BatchSample& sample,
+void SampleReader::read_tensors(uint32_t epoch, BatchSample& sample, const SequenceExtent& extent,
                                 const std::function<std::byte*(size_t)>& address) {
   name_ = &sample_.name;
   {
@@ -60,7 +60,8 @@ void SampleReader::read_tensors(uint32_t epoch, BatchSample& sample,
   sample.label = sample_.label;
   sample.effects.count = 0;
   const Span span("effects");
-  volumes_.write(sample_.bytes, {options_.seed, epoch, sample.index}, options_.train, address);
+  volumes_.write(sample_.bytes, {options_.seed, epoch, sample.index}, options_.train, extent,
+                 address);
 }
 
 void SampleReader::locate(uint32_t epoch, BatchSample& sample) {

@@ -31,7 +31,7 @@ class SampleReader {
 
   // Reads sample `sample.index` of a source of tensors, and writes field i of batch_fields() to
   // address(i); sets all of `sample` but the name.
-  void read_tensors(uint32_t epoch, BatchSample& sample,
+  void read_tensors(uint32_t epoch, BatchSample& sample, const SequenceExtent& extent,
                     const std::function<std::byte*(size_t)>& address);
 
   // The mask of the last sample read, transformed by the same geometry, including effects left

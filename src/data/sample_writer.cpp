@@ -10,6 +10,7 @@
 #include "base/files.h"
 #include "data/atomic_file.h"
 #include "data/bytes.h"
+#include "data/field_table.h"
 #include "data/lmdb_format.h"
 #include "data/shard_format.h"
 #include "data/tar_format.h"
@@ -28,21 +29,25 @@ void seal(std::vector<std::byte>& block, size_t size) {
 
 class ShardWriter : public SampleWriter {
  public:
-  ShardWriter(Env& env, const std::string& path, const std::vector<std::string>& classes)
-      : file_(env, path), classes_(classes) {
+  ShardWriter(Env& env, const std::string& path, const Dataset& dataset)
+      : dataset_(dataset), file_(env, path) {
+    const std::string problem = problem_of(dataset.tensors(), dataset.classes().size());
+    if (!dataset.tensors().empty() && !problem.empty())
+      fail(ErrorKind::kData, "a shard cannot hold the source's tensors: " + problem, path,
+           "Train on the source itself");
     std::vector<std::byte> header;
     put_text(header, kShardMagic);
-    put_number(header, kShardVersion);
+    put_number(header, dataset.tensors().empty() ? kShardVersion : kTensorShardVersion);
     seal(header, kShardHeaderBytes);
     file_.append(header);
     file_.align(kShardPage);
   }
 
-  void append(const Sample& sample) override {
+  void append(const Sample& sample, size_t length) override {
     if (sample.bytes.size() > std::numeric_limits<uint32_t>::max())
       fail(ErrorKind::kData, "sample is larger than 4 GiB", sample.name, "Give --max-side");
     const PayloadKind kind = kind_of(sample);
-    const bool sized = kind != PayloadKind::kEncoded;
+    const bool sized = kind == PayloadKind::kRaw || kind == PayloadKind::kSegmented;
     file_.align(kShardAlignment);
     names_ += sample.name;
     ShardRecord record{};
@@ -52,7 +57,7 @@ class ShardWriter : public SampleWriter {
     record.label = uint32_t(sample.label);
     record.kind = uint16_t(kind);
     record.channels = kind == PayloadKind::kRaw ? uint16_t(sample.channels) : uint16_t{0};
-    record.width = sized ? uint32_t(sample.width) : 0;
+    record.width = sized ? uint32_t(sample.width) : uint32_t(length);
     record.height = sized ? uint32_t(sample.height) : 0;
     record.name_end = names_.size();
     records_.push_back(record);
@@ -64,7 +69,9 @@ class ShardWriter : public SampleWriter {
     const uint64_t index_offset = file_.size();
     std::vector<std::byte> index;
     put_bytes(index, std::as_bytes(std::span(records_)));
-    put_classes(index, classes_);
+    put_classes(index, dataset_.classes());
+    put_fields(index, dataset_.tensors());
+    if (!dataset_.tensors().empty()) put_sized(index, dataset_.note());
     put_text(index, names_);
     file_.append(index);
 
@@ -74,16 +81,17 @@ class ShardWriter : public SampleWriter {
     put_number(trailer, index_offset);
     put_number(trailer, uint64_t{index.size()});
     put_number(trailer, uint64_t{records_.size()});
-    put_number(trailer, uint32_t(classes_.size()));
+    put_number(trailer, uint32_t(dataset_.classes().size()));
     put_number(trailer, checksum_of(index));
+    put_number(trailer, uint32_t(dataset_.tensors().size()));
     seal(trailer, kShardTrailerBytes);
     file_.append(trailer);
     file_.commit();
   }
 
  private:
+  const Dataset& dataset_;
   AtomicFile file_;
-  const std::vector<std::string>& classes_;
   std::vector<ShardRecord> records_;
   std::string names_;
 };
@@ -95,7 +103,7 @@ class TarWriter : public SampleWriter {
     check_folder_names(classes);
   }
 
-  void append(const Sample& sample) override {
+  void append(const Sample& sample, size_t) override {
     file_.append(make_tar_header(member_name(classes_, number_++, sample), sample.bytes.size()));
     file_.append(sample.bytes);
     file_.align(kTarBlock);
@@ -141,7 +149,7 @@ class LmdbWriter : public SampleWriter {
     if (!finished_) discard(env_, temporary_);
   }
 
-  void append(const Sample& sample) override {
+  void append(const Sample& sample, size_t) override {
     pending_.push_back(encode_record(sample));
     pending_bytes_ += pending_.back().size();
     if (pending_bytes_ >= kBatchBytes) write_batch(false);
@@ -212,8 +220,8 @@ class LmdbWriter : public SampleWriter {
 }  // namespace
 
 std::unique_ptr<SampleWriter> write_shard(Env& env, const std::string& path,
-                                          const std::vector<std::string>& classes) {
-  return std::make_unique<ShardWriter>(env, path, classes);
+                                          const Dataset& dataset) {
+  return std::make_unique<ShardWriter>(env, path, dataset);
 }
 
 void check_folder_names(const std::vector<std::string>& classes) {
@@ -245,14 +253,13 @@ void make_file(Sample& sample) {
   sample.encoding = SampleEncoding::kEncoded;
 }
 
-std::unique_ptr<SampleWriter> write_tar(Env& env, const std::string& path,
-                                        const std::vector<std::string>& classes) {
-  return std::make_unique<TarWriter>(env, path, classes);
+std::unique_ptr<SampleWriter> write_tar(Env& env, const std::string& path, const Dataset& dataset) {
+  return std::make_unique<TarWriter>(env, path, dataset.classes());
 }
 
 std::unique_ptr<SampleWriter> write_lmdb(Env& env, const std::string& path,
-                                         const std::vector<std::string>& classes) {
-  return std::make_unique<LmdbWriter>(env, path, classes);
+                                         const Dataset& dataset) {
+  return std::make_unique<LmdbWriter>(env, path, dataset.classes());
 }
 
 }  // namespace saturate

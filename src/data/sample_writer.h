@@ -14,19 +14,18 @@ namespace saturate {
 class SampleWriter {
  public:
   virtual ~SampleWriter() = default;
-  // Appends the next sample; its label is an index into the classes.
-  virtual void append(const Sample& sample) = 0;
+  // Appends the next sample; its label is an index into the classes, `length` is Dataset::length().
+  virtual void append(const Sample& sample, size_t length) = 0;
   // Renames the result to its final name.
   virtual void finish() = 0;
 };
 
-// Each fails with kUsage if `path` exists. `classes` must outlive the writer.
+// Each is for samples of `dataset`, which must outlive it, and fails with kUsage if `path` exists.
+// Only a shard holds tensors: it fails with kData if they are of a form that it does not.
 std::unique_ptr<SampleWriter> write_shard(Env& env, const std::string& path,
-                                          const std::vector<std::string>& classes);
-std::unique_ptr<SampleWriter> write_tar(Env& env, const std::string& path,
-                                        const std::vector<std::string>& classes);
-std::unique_ptr<SampleWriter> write_lmdb(Env& env, const std::string& path,
-                                         const std::vector<std::string>& classes);
+                                          const Dataset& dataset);
+std::unique_ptr<SampleWriter> write_tar(Env& env, const std::string& path, const Dataset& dataset);
+std::unique_ptr<SampleWriter> write_lmdb(Env& env, const std::string& path, const Dataset& dataset);
 
 // Class names become folder names, and may come from an untrusted archive: they must not lead
 // elsewhere. Fails with kData.

@@ -55,6 +55,30 @@ std::vector<uint32_t> epoch_order(size_t size, uint64_t seed, uint32_t epoch,
   return order;
 }
 
+std::vector<uint32_t> length_order(std::vector<uint32_t> order, size_t batch, uint64_t seed,
+                                   uint32_t epoch, const std::vector<uint32_t>& lengths) {
+  constexpr size_t kWindowBatches = 50;
+  const size_t batches = order.size() / batch;  // without an incomplete one
+  const size_t window = std::clamp<size_t>(batches / 4, 1, kWindowBatches);
+  std::vector<uint32_t> grouped;
+  grouped.reserve(order.size());
+  for (size_t first = 0; first < batches; first += window) {
+    const size_t count = std::min(window, batches - first);
+    const auto begin = order.begin() + ptrdiff_t(first * batch);
+    std::stable_sort(begin, begin + ptrdiff_t(count * batch),
+                     [&](uint32_t a, uint32_t b) { return lengths[a] < lengths[b]; });
+    RandomStream random(seed, epoch, 1 + first, RandomUse::kShuffle);
+    std::vector<uint32_t> places(count);
+    std::iota(places.begin(), places.end(), uint32_t{0});
+    shuffle_all(places, random);
+    for (const uint32_t place : places)
+      grouped.insert(grouped.end(), begin + ptrdiff_t(place * batch),
+                     begin + ptrdiff_t((place + 1) * batch));
+  }
+  grouped.insert(grouped.end(), order.begin() + ptrdiff_t(batches * batch), order.end());
+  return grouped;
+}
+
 size_t epoch_samples(size_t size, const Shard& shard) {
   const size_t world = size_t(shard.world);
   if (shard.uneven == Uneven::kPad) return (size + world - 1) / world * world;

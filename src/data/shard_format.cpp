@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "data/bytes.h"
+#include "data/field_table.h"
 #include "data/read_in_steps.h"
 #include "saturate/data/error.h"
 
@@ -31,17 +32,17 @@ uint32_t read_version(const ReadableFile& file, const std::string& path) {
   ByteReader reader(header);
   reader.skip(kShardMagic.size());
   const auto version = reader.number<uint32_t>();
-  if (version < 1 || version > kShardVersion)
+  if (version < 1 || version > kTensorShardVersion)
     fail(ErrorKind::kData,
          "shard is of version " + std::to_string(version) +
-             ", and this saturate reads versions 1 to " + std::to_string(kShardVersion),
+             ", and this saturate reads versions 1 to " + std::to_string(kTensorShardVersion),
          path, "Use the saturate that wrote it, or a newer one");
   return version;
 }
 
 struct Trailer {
   uint64_t index_offset, index_size, samples;
-  uint32_t classes, index_crc;
+  uint32_t classes, index_crc, fields;  // fields: from version 3 on, else reserved
 };
 
 Trailer read_trailer(const ReadableFile& file, const std::string& path) {
@@ -63,6 +64,7 @@ Trailer read_trailer(const ReadableFile& file, const std::string& path) {
   trailer.samples = reader.number<uint64_t>();
   trailer.classes = reader.number<uint32_t>();
   trailer.index_crc = reader.number<uint32_t>();
+  trailer.fields = reader.number<uint32_t>();
   const uint64_t end = size - kShardTrailerBytes;
   if (trailer.index_offset < kShardPage || trailer.index_offset > end ||
       trailer.index_size != end - trailer.index_offset)
@@ -74,8 +76,26 @@ Trailer read_trailer(const ReadableFile& file, const std::string& path) {
   return trailer;
 }
 
+// As check_payload(), for tensors. `bytes`: of all fields; `longest`: of sequences, 0 without.
+std::string check_tensors(const ShardRecord& record, uint64_t bytes, uint64_t longest,
+                          size_t classes) {
+  if (record.kind != uint16_t(PayloadKind::kTensors))
+    return "is of kind " + std::to_string(record.kind) + " in a shard of tensors";
+  if (record.label >= std::max<size_t>(classes, 1))
+    return "is of class " + std::to_string(record.label) + " of " + std::to_string(classes);
+  if (longest > 0 && (record.width < 1 || record.width > longest))
+    return "is of length " + std::to_string(record.width) + ", and not from 1 to " +
+           std::to_string(longest);
+  if (record.size == bytes) return {};
+  return "has " + std::to_string(record.size) + " bytes, and its fields take " +
+         std::to_string(bytes);
+}
+
 void check_records(const ShardIndex& index, PayloadKind last_kind, uint64_t data_end,
                    const std::string& path) {
+  const uint64_t tensor_bytes = bytes_of(std::span(index.fields));
+  const auto sequence = std::ranges::find_if(index.fields, &TensorField::is_sequence);
+  const uint64_t longest = sequence == index.fields.end() ? 0 : uint64_t(sequence->shape[0]);
   uint64_t end = kShardPage, name_end = 0;
   for (size_t i = 0; i < index.records.size(); ++i) {
     const ShardRecord& record = index.records[i];
@@ -87,12 +107,24 @@ void check_records(const ShardIndex& index, PayloadKind last_kind, uint64_t data
     if (record.name_end < name_end || record.name_end > index.names.size())
       fail_shard("has an index that places the name of " + which + " outside the names", path);
     const std::string problem =
-        check_payload(last_kind, record.kind, record.channels, record.width, record.height,
-                      record.size, record.label, index.classes.size());
+        tensor_bytes > 0
+            ? check_tensors(record, tensor_bytes, longest, index.classes.size())
+            : check_payload(last_kind, record.kind, record.channels, record.width, record.height,
+                            record.size, record.label, index.classes.size());
     if (!problem.empty()) fail_shard("has an index where " + which + " " + problem, path);
     end = record.offset + record.size;
     name_end = record.name_end;
   }
+}
+
+// The fields, their checks, and the note.
+void take_tensors(ByteReader& reader, uint32_t count, ShardIndex& index, const std::string& path) {
+  if (count == 0) fail_shard("is of tensors, and has no field", path);
+  std::string problem = take_fields(reader, count, index.fields);
+  if (problem.empty()) problem = problem_of(index.fields, index.classes.size());
+  if (!problem.empty()) fail_shard("has an index that cannot be right: " + problem, path);
+  index.note = take_sized(reader);
+  if (!reader.ok()) fail_shard("has a note beyond the end of its index", path);
 }
 
 }  // namespace
@@ -122,17 +154,18 @@ std::string check_payload(PayloadKind last, uint16_t kind, uint16_t channels, ui
 void set_encoding(Sample& sample, uint16_t kind, uint16_t channels, uint32_t width,
                   uint32_t height) {
   constexpr SampleEncoding kEncodings[] = {SampleEncoding::kEncoded, SampleEncoding::kRaw,
-                                           SampleEncoding::kSegmented};  // by PayloadKind, from 1
+                                           SampleEncoding::kSegmented,
+                                           SampleEncoding::kTensors};  // by PayloadKind, from 1
   sample.encoding = kEncodings[kind - 1];
   sample.channels = channels;
   sample.width = int(width);
   sample.height = int(height);
 }
 
-// A dataset of tensors is never packed.
 PayloadKind kind_of(const Sample& sample) {
   return sample.encoding == SampleEncoding::kRaw         ? PayloadKind::kRaw
          : sample.encoding == SampleEncoding::kSegmented ? PayloadKind::kSegmented
+         : sample.encoding == SampleEncoding::kTensors   ? PayloadKind::kTensors
                                                          : PayloadKind::kEncoded;
 }
 
@@ -149,6 +182,7 @@ ShardIndex read_shard_index(const ReadableFile& file, const std::string& path) {
   std::memcpy(index.records.data(), records.data(), records.size());
   index.classes = take_classes(reader, trailer.classes);
   if (!reader.ok()) fail_shard("has class names beyond the end of its index", path);
+  if (version == kTensorShardVersion) take_tensors(reader, trailer.fields, index, path);
   index.names = reader.text(reader.left());
   check_records(index, version == 1 ? PayloadKind::kRaw : PayloadKind::kSegmented,
                 trailer.index_offset, path);

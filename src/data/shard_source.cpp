@@ -1,11 +1,13 @@
 // shard:PATH[,PATH...]: the project's own format, docs/shard_format.md. A folder means all .shard
-// files in it, by name; several shards must have the same class names.
+// files in it, by name. Several shards of images share their classes; those of tensors must have
+// the same fields and classes.
 #include <algorithm>
 #include <set>
 #include <utility>
 
 #include "base/thread_pool.h"
 #include "data/bytes.h"
+#include "data/field_table.h"
 #include "data/path_list.h"
 #include "data/shard_format.h"
 #include "data/sources.h"
@@ -19,9 +21,12 @@ struct Shard {
   std::string path;
   std::unique_ptr<ReadableFile> file;
   ShardIndex index;
-  std::vector<uint32_t> labels;  // by the shard's own label
+  std::vector<uint32_t> labels;  // by the shard's own label; empty: the same
   size_t end = 0;                // samples of this shard and those before it
   size_t first() const { return end - index.records.size(); }
+  uint32_t label_of(const ShardRecord& record) const {
+    return labels.empty() ? record.label : labels[record.label];
+  }
 };
 
 class ShardSource : public IndexedSource {
@@ -34,25 +39,23 @@ class ShardSource : public IndexedSource {
       shard.file = env.open_readable(paths[i]);
       shard.index = read_shard_index(*shard.file, shard.path);
     });
-    std::set<std::string> names;
     size_t end = 0;
     for (Shard& shard : shards_) {
       shard.end = end += shard.index.records.size();
-      names.insert(shard.index.classes.begin(), shard.index.classes.end());
       look_ahead_ = std::max(look_ahead_, shard.file->look_ahead());
       if (shard.file->look_ahead() > 0)
         for (const ShardRecord& record : shard.index.records)
           check_far_size(record.size, shard.path);
     }
-    classes_.assign(names.begin(), names.end());
-    for (Shard& shard : shards_)
-      for (const std::string& name : shard.index.classes)
-        shard.labels.push_back(
-            uint32_t(std::lower_bound(classes_.begin(), classes_.end(), name) - classes_.begin()));
+    require_same_fields();
+    tensors().empty() ? share_classes() : keep_classes();
+    has_sequences_ = std::ranges::any_of(tensors(), &TensorField::is_sequence);
   }
 
   size_t size() const override { return shards_.empty() ? 0 : shards_.back().end; }
   const std::vector<std::string>& classes() const override { return classes_; }
+  const std::vector<TensorField>& tensors() const override { return first().fields; }
+  std::string note() const override { return first().note; }
 
   void read(size_t index, Sample& out) const override { read_start(index, SIZE_MAX, out); }
 
@@ -62,7 +65,7 @@ class ShardSource : public IndexedSource {
     const size_t local = index - shard->first();
     const ShardRecord& record = shard->index.records[local];
     out.name.assign(shard->path).append(":").append(shard->index.name(local));
-    out.label = shard->labels[record.label];
+    out.label = shard->label_of(record);
     set_encoding(out, record.kind, record.channels, record.width, record.height);
     const bool whole = out.encoding != SampleEncoding::kEncoded || record.size <= most;
     out.bytes.resize(whole ? record.size : most);
@@ -70,12 +73,21 @@ class ShardSource : public IndexedSource {
     if (whole && checksum_of(out.bytes) != record.crc)
       fail(ErrorKind::kData, "sample is damaged: wrong checksum", out.name,
            "Fetch the shard again, or set data.on_error=skip to skip such samples");
+    const std::string problem = problem_of_values(tensors(), out.bytes);
+    if (!problem.empty())
+      fail(ErrorKind::kData, problem, out.name,
+           "Create the shard again with saturate data pack, or set data.on_error=skip");
     return record.size;
   }
 
   int64_t label(size_t index) const override {
     const auto shard = holder_of(index);
-    return shard->labels[shard->index.records[index - shard->first()].label];
+    return shard->label_of(shard->index.records[index - shard->first()]);
+  }
+
+  size_t length(size_t index) const override {
+    const auto shard = holder_of(index);
+    return has_sequences_ ? shard->index.records[index - shard->first()].width : 0;
   }
 
   uint64_t bytes(size_t index) const override {
@@ -97,12 +109,40 @@ class ShardSource : public IndexedSource {
   }
 
  private:
+  const ShardIndex& first() const { return shards_.front().index; }
+
+  void require_same_fields() const {
+    for (const Shard& shard : shards_) {
+      const bool same_classes = first().fields.empty() || shard.index.classes == first().classes;
+      if (shard.index.fields == first().fields && same_classes) continue;
+      fail(ErrorKind::kData, "shard has other fields or class names than " + shards_.front().path,
+           shard.path,
+           "Give shards that were packed from parts of one source, and either images or tensors");
+    }
+  }
+
+  // Those of all shards, sorted.
+  void share_classes() {
+    std::set<std::string> names;
+    for (const Shard& shard : shards_)
+      names.insert(shard.index.classes.begin(), shard.index.classes.end());
+    classes_.assign(names.begin(), names.end());
+    for (Shard& shard : shards_)
+      for (const std::string& name : shard.index.classes)
+        shard.labels.push_back(
+            uint32_t(std::lower_bound(classes_.begin(), classes_.end(), name) - classes_.begin()));
+  }
+
+  // In the source's order: the values of the target are positions in it.
+  void keep_classes() { classes_ = first().classes; }
+
   std::vector<Shard>::const_iterator holder_of(size_t index) const {
     return std::ranges::upper_bound(shards_, index, {}, &Shard::end);
   }
 
   std::vector<Shard> shards_;
   std::vector<std::string> classes_;
+  bool has_sequences_ = false;
   uint64_t look_ahead_ = 0;
 };
 

@@ -18,6 +18,7 @@ class SplitSource : public WrappedSource<Source> {
   const DecodedSample* decoded(size_t index) const override {
     return source_->decoded(place(index));
   }
+  size_t length(size_t index) const override { return source_->length(place(index)); }
   uint64_t bytes(size_t index) const override { return source_->bytes(place(index)); }
 
   void advise(ReadAdvice advice, size_t first, size_t count) const override {

@@ -34,7 +34,10 @@ class StagedDataset : public Dataset {
 
   size_t size() const override { return copy_->size(); }
   const std::vector<std::string>& classes() const override { return copy_->classes(); }
+  const std::vector<TensorField>& tensors() const override { return copy_->tensors(); }
   std::string warning() const override { return source_->warning(); }
+  std::string note() const override { return source_->note(); }
+  size_t length(size_t index) const override { return copy_->length(index); }
   uint64_t bytes(size_t index) const override { return copy_->bytes(index); }
   void read(size_t index, Sample& out) const override {
     if (lost_[index]) return source_->read(index, out);
@@ -83,6 +86,7 @@ std::vector<char> copy_samples(const Dataset& source, SampleWriter& writer, int 
                                const ProgressCallback& progress) {
   std::vector<char> lost(source.size());
   ProgressMeter meter(progress, source.size());
+  const size_t tensor_bytes = bytes_of(std::span(source.tensors()));
   const auto produce = [&](size_t i, Copied& out) {
     out.lost = false;
     try {
@@ -90,10 +94,13 @@ std::vector<char> copy_samples(const Dataset& source, SampleWriter& writer, int 
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kData) throw;
       out = {{}, true};
+      if (tensor_bytes == 0) return;
+      out.sample.encoding = SampleEncoding::kTensors;  // of a size that the shard accepts
+      out.sample.bytes.resize(tensor_bytes);
     }
   };
   const auto consume = [&](size_t i, Copied& copied) {
-    writer.append(copied.sample);
+    writer.append(copied.sample, source.length(i));
     lost[i] = copied.lost;
     meter.add_one();
   };
@@ -108,11 +115,9 @@ std::unique_ptr<Dataset> stage_dataset(Env& env, std::unique_ptr<Dataset> source
                                        const std::string& uri, const StageOptions& options,
                                        int threads, const ProgressCallback& progress) {
   if (options.mode == StageMode::kNone) return source;
-  if (source->has_masks() || !source->tensors().empty())
-    fail(ErrorKind::kUsage,
-         uri + (source->has_masks() ? " has masks" : " has tensors") +
-             ", and a staged copy holds only images",
-         "data.stage", "Set data.stage=none; data.cache=ram keeps all of a sample");
+  if (source->has_masks())
+    fail(ErrorKind::kUsage, uri + " has masks, which a staged copy does not hold", "data.stage",
+         "Set data.stage=none; data.cache=ram keeps all of a sample");
   static std::atomic<int> counter{0};
   const std::string& folder = options.folder;
   if (!env.is_directory(folder))
@@ -126,7 +131,7 @@ std::unique_ptr<Dataset> stage_dataset(Env& env, std::unique_ptr<Dataset> source
     const std::string& path;
     ~Nameless() { discard(env, path); }
   } nameless{env, path};
-  auto lost = copy_samples(*source, *write_shard(env, path, source->classes()), threads, progress);
+  auto lost = copy_samples(*source, *write_shard(env, path, *source), threads, progress);
   auto copy = open_dataset(env, "shard:" + path);
   return std::make_unique<StagedDataset>(std::move(source), std::move(copy), path.size() + 1,
                                          std::move(lost));

@@ -50,7 +50,28 @@ uint64_t outside_label(ElementType type) {
   return is_signed ? uint64_t(kIgnoredNumber) : kIgnoredClass;
 }
 
+// Copies a sequence's places, and pads them.
+void write_sequence(const TensorField& field, const std::byte* values, const SequenceExtent& extent,
+                    std::byte* out) {
+  const size_t row = field.bytes() / size_t(field.shape[0]);
+  std::memcpy(out, values, extent.length * row);
+  std::memset(out + extent.length * row, 0, (extent.padded - extent.length) * row);
+}
+
 }  // namespace
+
+const char* why_no_sequences(std::span<const TensorField> fields) {
+  const auto first = std::ranges::find_if(fields, &TensorField::is_sequence);
+  if (first == fields.end()) return nullptr;
+  for (const TensorField& field : fields) {
+    if (field.name == "mask") return "has a field named mask, which is the name of the padding's";
+    if (!field.is_sequence) continue;
+    if (field.is_volume) return "has a volume that is a sequence";
+    if (field.shape.empty()) return "has a sequence that is a single value";
+    if (field.shape[0] != first->shape[0]) return "has sequences of different sizes";
+  }
+  return nullptr;
+}
 
 const char* why_no_volume(const TensorField& field) {
   if (field.type != ElementType::kFloat32 && field.type != ElementType::kUint8)
@@ -64,6 +85,8 @@ const char* why_no_volume(const TensorField& field) {
 
 VolumeFields::VolumeFields(std::span<const TensorField> fields, const AugmentOptions& augment)
     : augment_(augment) {
+  if (const char* reason = why_no_sequences(fields))
+    require(false, reason, "data.source", "Rename the field, or unset TensorField::is_sequence");
   const TensorField* volume = nullptr;
   size_t offset = 0;
   for (const TensorField& field : fields) {
@@ -95,7 +118,14 @@ std::vector<TensorField> VolumeFields::batch_fields() const {
   for (const Part& part : parts_) {
     fields.push_back(part.field);
     if (part.form) std::copy_n(part.form->out, 3, fields.back().shape.begin());
+    if (part.field.is_sequence)
+      fields.back().shape[0] = int64_t(padded_length(size_t(part.field.shape[0])));
   }
+  const auto sequence = std::ranges::find_if(fields, &TensorField::is_sequence);
+  if (sequence == fields.end()) return fields;
+  TensorField mask{"mask", ElementType::kBool, {sequence->shape[0]}};
+  mask.is_sequence = true;
+  fields.push_back(std::move(mask));
   return fields;
 }
 
@@ -109,10 +139,15 @@ const std::byte* VolumeFields::aligned(std::span<const std::byte> in, const Part
 }
 
 void VolumeFields::write(std::span<const std::byte> in, const SampleKey& key, bool train,
+                         const SequenceExtent& extent,
                          const std::function<std::byte*(size_t)>& address) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
     std::byte* const out = address(i);
+    if (part.field.is_sequence) {
+      write_sequence(part.field, in.data() + part.offset, extent, out);
+      continue;
+    }
     if (!part.form) {
       std::memcpy(out, in.data() + part.offset, part.field.bytes());
       continue;
@@ -125,6 +160,10 @@ void VolumeFields::write(std::span<const std::byte> in, const SampleKey& key, bo
                  train ? draw_volume(augment_, key, *part.form, range) : eval_volume(*part.form),
                  values, scratch_, out);
   }
+  if (extent.padded == 0) return;
+  std::byte* const mask = address(parts_.size());
+  std::memset(mask, 1, extent.length);
+  std::memset(mask + extent.length, 0, extent.padded - extent.length);
 }
 
 const TensorField* labelled_volume(std::span<const TensorField> fields) {

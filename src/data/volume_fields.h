@@ -1,4 +1,5 @@
-// The fields of a sample of tensors in a batch: volumes are augmented, all others copied.
+// The fields of a sample of tensors in a batch: volumes are augmented, sequences padded, all others
+// copied.
 #pragma once
 
 #include <cstddef>
@@ -15,19 +16,32 @@ namespace saturate {
 // Why a field cannot be a volume, such as "has values of int16"; null if it can.
 const char* why_no_volume(const TensorField& field);
 
+// Why fields cannot have sequences as they are, such as "has sequences of different sizes"; null if
+// they can, or have none.
+const char* why_no_sequences(std::span<const TensorField> fields);
+
+// The length of a sample's sequences, and that to which its batch is padded; 0 without sequences.
+struct SequenceExtent {
+  size_t length = 0, padded = 0;
+};
+constexpr size_t padded_length(size_t longest) {
+  return (longest + 7) / 8 * 8;
+}
+
 // Keeps scratch memory between samples. Not for concurrent use: one per thread.
 class VolumeFields {
  public:
-  // Fails with kUsage on options that volumes do not have, if a field is one, and if volumes differ
-  // in size.
+  // Fails with kUsage on options that volumes do not have, if a field is one, and if volumes or
+  // sequences differ in size.
   VolumeFields(std::span<const TensorField> fields, const AugmentOptions& augment);
 
   // The fields as they are in a batch.
   std::vector<TensorField> batch_fields() const;
 
-  // Writes the fields of a sample, whose values are `in`, to address(i) for field i.
+  // Writes the fields of a sample, whose values are `in`, to address(i) for field i of
+  // batch_fields().
   void write(std::span<const std::byte> in, const SampleKey& key, bool train,
-             const std::function<std::byte*(size_t)>& address);
+             const SequenceExtent& extent, const std::function<std::byte*(size_t)>& address);
 
  private:
   struct Part {

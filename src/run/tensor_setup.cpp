@@ -114,6 +114,10 @@ void resolve_tensors(Recipe& recipe, const Dataset& data) {
   refuse_image_settings(recipe, std::ranges::any_of(data.tensors(), &TensorField::is_volume));
   const TensorField* const target = target_of(data.tensors());
   const std::string& source = recipe.data.source;
+  if (std::ranges::any_of(data.tensors(), &TensorField::is_sequence))
+    fail(ErrorKind::kUsage, "the samples are of varying length, which no model takes", source,
+         "Remove ,lengths=NAME to train on the padded arrays, or train with saturate.Loader in "
+         "Python");
   if (!target)
     fail(ErrorKind::kUsage, "the source has no target to predict", source,
          "Name it with ,target=NAME");

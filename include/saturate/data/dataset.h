@@ -57,6 +57,9 @@ struct TensorField {
   // [depth, height, width] or [depth, height, width, channels], to be augmented as a volume. A
   // target of the same depth, height and width, its labels, then has the same geometry.
   bool is_volume = false;
+  // Samples differ in the first size: `shape` has the longest, Dataset::length() that of a sample,
+  // and values beyond it have no meaning. All sequences of a dataset have one length.
+  bool is_sequence = false;
   size_t bytes() const;  // of one sample
   bool operator==(const TensorField&) const = default;
 };
@@ -105,6 +108,8 @@ class Dataset {
   virtual std::string warning() const { return {}; }
   // A fact about the whole source that its samples do not show, without a full stop; may be empty.
   virtual std::string note() const { return {}; }
+  // The length of the sample's sequences, at least 1; 0 for datasets without.
+  virtual size_t length(size_t /*index*/) const { return 0; }
   // Bytes that read() returns; the default reads the sample.
   virtual uint64_t bytes(size_t index) const;
   // As ReadableFile::advise() for samples [first, first + count).

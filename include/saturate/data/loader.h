@@ -34,6 +34,12 @@ constexpr size_t kShuffleWindow = 8;
 std::vector<uint32_t> epoch_order(size_t size, uint64_t seed, uint32_t epoch,
                                   const ShuffleOptions& shuffle);
 
+// The order with samples of similar length together: in windows of 50 batches, but at most a
+// quarter of the epoch, whole batches are filled by length, and then shuffled. Ties keep their
+// order, and the samples of an incomplete last batch remain in it. `lengths`: by sample.
+std::vector<uint32_t> length_order(std::vector<uint32_t> order, size_t batch, uint64_t seed,
+                                   uint32_t epoch, const std::vector<uint32_t>& lengths);
+
 // A process's rank among those that share a dataset.
 struct Shard {
   int rank = 0, world = 1;
@@ -75,8 +81,10 @@ struct BatchColumn {
 // if there is none.
 const TensorField* labelled_volume(std::span<const TensorField> fields);
 // The fields of Dataset::tensors() as batches have them: volumes, and a target that is the labels
-// of their voxels, have the size after the crop. Fails with kUsage on options that volumes do not
-// have.
+// of their voxels, have the size after the crop. Sequences have the longest size, rounded up to a
+// multiple of 8; a batch's own columns have that of the longest sample of the global batch. After
+// them comes "mask", bool [length]: whether a place is the sample's, and not padding, which is 0.
+// Fails with kUsage on options that volumes do not have, and on sequences of different sizes.
 std::vector<TensorField> batch_fields(const Dataset& dataset, const AugmentOptions& augment);
 
 // One sample of a batch.
