@@ -85,7 +85,7 @@ struct Displacement {
 std::vector<std::byte> finished_by_passes(FinishArguments batch, const std::vector<uint8_t>& images,
                                           const std::vector<EffectList>& lists, int parts,
                                           const Displacement& moved = {}) {
-  const size_t values = lists.size() * size_t(batch.size) * size_t(batch.size) * 3;
+  const size_t values = lists.size() * size_t(batch.size.area()) * 3;
   const size_t bytes = values * bytes_of(batch.type);
   Displaced in(values, moved.images), spare(values, moved.images), out(bytes, moved.out);
   Displaced rows(values * sizeof(float), 0);

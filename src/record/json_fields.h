@@ -7,9 +7,24 @@
 #include <optional>
 #include <string>
 
+#include "saturate/data/pixel.h"
 #include "saturate/ledger.h"
 
 namespace saturate {
+
+// An integer for a square, else [height, width].
+inline void to_json(nlohmann::json& value, const ImageSize& size) {
+  if (size.is_square())
+    value = size.height;
+  else
+    value = {size.height, size.width};
+}
+inline void from_json(const nlohmann::json& value, ImageSize& size) {
+  if (value.is_array())
+    size = {value.at(0).get<int>(), value.at(1).get<int>()};
+  else
+    size = value.get<int>();
+}
 
 inline std::string text_at(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);

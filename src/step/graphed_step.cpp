@@ -44,6 +44,16 @@ bool is_alike(DeviceBatch& a, DeviceBatch& b) {
                     [](const at::Tensor* x, const at::Tensor* y) { return is_alike(*x, *y); });
 }
 
+// Whether the images have the same sides: another size drops the graphs, as augment.size may change
+// it by epoch. Only places in held images have none.
+bool has_size_of(const DeviceBatch& a, const DeviceBatch& b) {
+  const auto sides = [](const DeviceBatch& batch) {
+    const at::Tensor& images = batch.pixels.defined() ? batch.pixels : batch.images;
+    return images.defined() ? images.sizes().slice(1).vec() : std::vector<int64_t>();
+  };
+  return sides(a) == sides(b);
+}
+
 bool takes_rate_from_device(const OptimizerOptions& options) {
   return options.fused && traits_of(options).fused != FusedUpdate::kNone;
 }
@@ -126,6 +136,8 @@ GraphedStep::Recording* GraphedStep::recording_for(const DeviceBatch& batch) {
   DeviceBatch like = batch;
   for (const auto& recording : recordings_)
     if (is_alike(recording->inputs, like)) return recording.get();
+  std::erase_if(recordings_,
+                [&](const auto& recording) { return !has_size_of(recording->inputs, batch); });
   if (recordings_.size() == kMostShapes) {
     stop_capturing("the inputs keep changing their shape");
     return nullptr;

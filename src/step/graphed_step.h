@@ -38,7 +38,7 @@ class GraphedStep {
  public:
   // Eager steps before capture: they fix cuDNN's algorithms and create the optimizer's state.
   static constexpr int kWarmUp = 3;
-  // Input shapes that are captured; with more of them capturing stops.
+  // Input shapes of one size of images that are captured; with more of them capturing stops.
   static constexpr size_t kMostShapes = 2;
 
   // REQUIRES: the optimizer can read its rate from the device; why_no_graph() is empty.
