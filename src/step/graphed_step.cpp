@@ -44,12 +44,10 @@ bool is_alike(DeviceBatch& a, DeviceBatch& b) {
                     [](const at::Tensor* x, const at::Tensor* y) { return is_alike(*x, *y); });
 }
 
-// Whether the images have the same sides: another size drops the graphs, as augment.size may change
-// it by epoch. Only places in held images have none.
+// Whether the images of both have the same sides.
 bool has_size_of(const DeviceBatch& a, const DeviceBatch& b) {
   const auto sides = [](const DeviceBatch& batch) {
-    const at::Tensor& images = batch.pixels.defined() ? batch.pixels : batch.images;
-    return images.defined() ? images.sizes().slice(1).vec() : std::vector<int64_t>();
+    return (batch.pixels.defined() ? batch.pixels : batch.images).sizes().slice(1).vec();
   };
   return sides(a) == sides(b);
 }
@@ -136,8 +134,8 @@ GraphedStep::Recording* GraphedStep::recording_for(const DeviceBatch& batch) {
   DeviceBatch like = batch;
   for (const auto& recording : recordings_)
     if (is_alike(recording->inputs, like)) return recording.get();
-  std::erase_if(recordings_,
-                [&](const auto& recording) { return !has_size_of(recording->inputs, batch); });
+  if (setup_.changes_size && !recordings_.empty() && !has_size_of(recordings_[0]->inputs, batch))
+    recordings_.clear();
   if (recordings_.size() == kMostShapes) {
     stop_capturing("the inputs keep changing their shape");
     return nullptr;

@@ -31,6 +31,8 @@ struct GraphSetup {
   int64_t batch = 0;  // batch size of the captured steps
   std::function<std::unique_ptr<StepGraph>()> make;
   std::function<void(DeviceBatch&)> finish;  // Feeder::finish
+  // Whether epochs have images of several sizes: another size than before drops the graphs.
+  bool changes_size = false;
 };
 
 // Not for concurrent use. What the constructor takes must outlive it.
@@ -38,7 +40,7 @@ class GraphedStep {
  public:
   // Eager steps before capture: they fix cuDNN's algorithms and create the optimizer's state.
   static constexpr int kWarmUp = 3;
-  // Input shapes of one size of images that are captured; with more of them capturing stops.
+  // Input shapes that are captured; with more of them capturing stops.
   static constexpr size_t kMostShapes = 2;
 
   // REQUIRES: the optimizer can read its rate from the device; why_no_graph() is empty.
