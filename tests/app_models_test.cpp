@@ -221,11 +221,12 @@ TEST_F(ModelCommand, ImagesThatAreNotSquareAreTrainedEvaluatedResumedAndExported
 // The checkpoint has the last size; the run that resumes ends like one that was not interrupted.
 TEST_F(ModelCommand, SizesByEpochAreTrainedAndResumed) {
   const std::string sizes = "augment.size=[0:8, 1:12x16, 2:16]";
-  ASSERT_EQ(train("whole", {sizes, "train.epochs=3"}).exit_code, 0);
-  ASSERT_EQ(train("run", {sizes, "train.epochs=1", "schedule.name=constant"}).exit_code, 0);
+  const std::string steady = "schedule.name=constant";
+  ASSERT_EQ(train("whole", {sizes, steady, "train.epochs=3"}).exit_code, 0);
+  ASSERT_EQ(train("run", {sizes, steady, "train.epochs=1"}).exit_code, 0);
   EXPECT_EQ(checkpoint("run").image_size, ImageSize(16));
   ASSERT_EQ(run_saturate("train --resume " + (dir / "run") + " --set train.epochs=3").exit_code, 0);
-  EXPECT_EQ(losses(dir / "run", "eval").size(), losses(dir / "whole", "eval").size());
+  EXPECT_EQ(losses(dir / "run", "eval").back(), losses(dir / "whole", "eval").back());
   EXPECT_EQ(run_saturate("eval " + (dir / "run") + " --data " + kSmallSynthTest).exit_code, 0);
   expect_error(train("mlp", {sizes, "model.name=mlp"}), 2, {"mlp takes images of one size"});
 }

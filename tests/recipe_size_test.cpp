@@ -52,14 +52,14 @@ TEST(SizeOption, IsASquareAHeightAndWidthOrAListByEpoch) {
            {"[0, 32]", "has 0, and a side"},
            {"[32.5, 32]", "has 32.5"},
            {"[1:128]", "does not begin with epoch 0"},
-           {"[0:128, 0:160]", "epochs that do not increase"},
+           {"[0:128, 0:160]", "has epochs that do not increase"},
            {"[0:160, 4:128]", "shrinks from 160 to 128"},
            {"[0:64x80, 4:80x64]", "shrinks from 64x80 to 80x64"},
-           {"[0:]", "no epoch and size in \"0:\""},
-           {"[0:12x, 3:4]", "no epoch and size in \"0:12x\""},
-           {"[0:1x2x3]", "no epoch and size"},
+           {"[0:]", "has no epoch and size in \"0:\""},
+           {"[0:12x, 3:4]", "has no epoch and size in \"0:12x\""},
+           {"[0:1x2x3]", "has no epoch and size"},
            {"[128]", "is not a size"},
-           {"[a:128]", "no epoch and size"}})
+           {"[a:128]", "has no epoch and size"}})
     EXPECT_NE(size_error({"augment.size=" + value}).find("augment.size " + problem),
               std::string::npos)
         << value << ": " << size_error({"augment.size=" + value});

@@ -93,7 +93,7 @@ struct Loader::State {
   const Dataset& dataset;
   const LoaderOptions options;
   const AugmentOptions augment;
-  ImageSize size;                     // of this epoch's images
+  AugmentOptions now;                 // of this epoch
   std::vector<SampleColumn> columns;  // of this epoch, and an empty one after the last
   const std::shared_ptr<const std::vector<BatchColumn>> fields;  // null for images
   SourceIndex* const source_index;                               // null: the dataset has none
@@ -119,7 +119,7 @@ struct Loader::State {
       : dataset(data),
         options(opt),
         augment(aug),
-        size(aug.size),  // the largest, for the buffers
+        now(aug),  // with the largest size, for the buffers
         columns(columns_of(data, opt, aug)),
         fields(fields_of(data, aug, columns)),
         source_index(data.source_index()),
@@ -260,20 +260,19 @@ struct Loader::State {
   }
   bool alone() const { return options.shard.world == 1; }
 
-  AugmentOptions of_epoch() const { return options.train ? augment.of_epoch(epoch) : augment; }
-
   // REQUIRES: no thread fills a batch.
   void set_epoch(uint32_t number) {
     epoch = number;
-    const AugmentOptions now = of_epoch();
-    if (std::exchange(size, now.size) != now.size) columns = columns_of(dataset, options, now);
+    if (!options.train || augment.size_changes.empty()) return;
+    now = augment.of_epoch(epoch);
+    columns = columns_of(dataset, options, now);
   }
 
   // The properties of the next batch, and its number of samples over all processes.
   void describe(Batch& out) const {
     out.output = options.output;
     out.type = options.pixel_type();
-    out.size = size;
+    out.size = now.size;
     out.columns = fields;
     out.mix = {};
     out.global_batch = std::min(options.batch, epoch_size() - taken * options.batch);
@@ -291,7 +290,7 @@ struct Loader::State {
         if (options.masks) out.masks = {out.pixels, reinterpret_cast<std::byte*>(masks_of(out))};
         if (alone()) out.global_batch = out.count();
         if (options.train && !empty)
-          out.mix = draw_mix(of_epoch(), {options.seed, epoch, first}, out.count());
+          out.mix = draw_mix(now, {options.seed, epoch, first}, out.count());
       }
       ring.release();
       ++taken;

@@ -47,7 +47,8 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
 void SampleReader::begin(uint32_t epoch) {
   if (epoch == epoch_) return;
   epoch_ = epoch;
-  if (options_.train) augment_.size = all_epochs_.of_epoch(epoch).size;
+  if (options_.train && !all_epochs_.size_changes.empty())
+    augment_.size = all_epochs_.of_epoch(epoch).size;
 }
 
 void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
