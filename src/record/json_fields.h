@@ -13,17 +13,19 @@
 namespace saturate {
 
 // An integer for a square, else [height, width].
-inline void to_json(nlohmann::json& value, const ImageSize& size) {
+template <class Json>
+void to_json(Json& value, const ImageSize& size) {
   if (size.is_square())
     value = size.height;
   else
-    value = {size.height, size.width};
+    value = Json::array({size.height, size.width});
 }
-inline void from_json(const nlohmann::json& value, ImageSize& size) {
+template <class Json>
+void from_json(const Json& value, ImageSize& size) {
   if (value.is_array())
-    size = {value.at(0).get<int>(), value.at(1).get<int>()};
+    size = {value.at(0).template get<int>(), value.at(1).template get<int>()};
   else
-    size = value.get<int>();
+    size = value.template get<int>();
 }
 
 inline std::string text_at(const nlohmann::json& object, const char* key) {
