@@ -116,7 +116,7 @@ TEST_P(SegmentationTwin, EncoderThenDecoderEqualsTheModel) {
 }
 
 TEST_P(SegmentationTwin, AnImpossibleSizeIsRefused) {
-  EXPECT_NE(std::string(error_of([] { make(GetParam(), 36); }).what()).find("multiple of"),
+  EXPECT_NE(std::string(error_of([] { make(GetParam(), 36); }).what()).find("multiples of"),
             std::string::npos);
 }
 

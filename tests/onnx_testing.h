@@ -34,7 +34,7 @@ inline std::unique_ptr<Model> small_model(const std::string& name, const ModelIn
   model->set_training(false);
   return model;
 }
-inline std::unique_ptr<Model> small_model(const std::string& name, int size) {
+inline std::unique_ptr<Model> small_model(const std::string& name, const ImageSize& size) {
   return small_model(name, ModelInput{10, size, Env::posix()});
 }
 
