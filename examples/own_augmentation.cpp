@@ -38,11 +38,11 @@ int run() {
   for (saturate::Batch batch; loader.next(batch);) {
     std::vector<Vignette> vignettes;
     for (const saturate::BatchSample& sample : batch.samples)
-      vignettes.push_back(draw_vignette(/*epoch=*/0, sample.index, augment.size));
+      vignettes.push_back(draw_vignette(/*epoch=*/0, sample.index, augment.size.width));
     VignetteBatch work{reinterpret_cast<const uint8_t*>(batch.pixels.get()),
                        vignettes.data(),
                        int64_t(batch.count()),
-                       augment.size,
+                       augment.size.width,
                        {{1 / 255.f, 1 / 255.f, 1 / 255.f}, {0, 0, 0}},
                        nullptr};
     std::vector<float> finished(size_t(work.values())), by_gpu(size_t(work.values()));

@@ -203,11 +203,11 @@ class PyLoader {
   }
 
   nb::object images(const Batch& batch) const {
-    const auto side = size_t(batch.size), count = batch.count();
-    const auto pitch = int64_t(side);
+    const auto height = size_t(batch.size.height), width = size_t(batch.size.width);
+    const size_t count = batch.count();
     const bool seen_as_planes = planar_ && batch.output != BatchOutput::kPlanar;
-    const size_t nchw[] = {count, 3, side, side}, nhwc[] = {count, side, side, 3};
-    const int64_t interleaved[] = {3 * pitch * pitch, 1, 3 * pitch, 3};
+    const size_t nchw[] = {count, 3, height, width}, nhwc[] = {count, height, width, 3};
+    const int64_t interleaved[] = {3 * batch.size.area(), 1, 3 * batch.size.width, 3};
     return nb::cast(
         nb::ndarray<nb::array_api>(batch.pixels.get(), 4, planar_ ? nchw : nhwc,
                                    keeper(batch.pixels), seen_as_planes ? interleaved : nullptr,
@@ -216,10 +216,10 @@ class PyLoader {
   }
 
   nb::object masks(const Batch& batch) const {
-    const auto side = size_t(batch.size);
+    const auto height = size_t(batch.size.height), width = size_t(batch.size.width);
     const std::shared_ptr<std::byte>& memory = batch.masks ? batch.masks : batch.pixels;
-    return nb::cast(nb::ndarray<nb::array_api, uint8_t>(memory.get(), {batch.count(), side, side},
-                                                        keeper(memory)),
+    return nb::cast(nb::ndarray<nb::array_api, uint8_t>(
+                        memory.get(), {batch.count(), height, width}, keeper(memory)),
                     nb::rv_policy::reference);
   }
 

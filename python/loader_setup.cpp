@@ -63,9 +63,9 @@ std::unique_ptr<Dataset> open_data(const Setup& setup, const Recipe& recipe) {
            "Leave soft_labels out");
     return data;
   }
-  if (recipe.augment.size == 0)
+  if (!recipe.augment.size.is_set())
     fail(ErrorKind::kUsage, "the size of the images is not set", "augment.size",
-         "Set size=, the side of the images in pixels");
+         "Set size=, the side of square images in pixels, or (height, width)");
   const bool mixes = recipe.augment.mixup > 0 || recipe.augment.cutmix > 0;
   if (data->has_masks() && (mixes || setup.soft_labels))
     fail(ErrorKind::kUsage, "masks cannot be mixed, nor be soft labels", setup.source,

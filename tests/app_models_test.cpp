@@ -200,6 +200,37 @@ TEST_F(ModelCommand, ExportsOnnx) {
     EXPECT_NE(file.find(text), std::string::npos) << text;
 }
 
+// [height, width] in training, evaluation, on resuming, in exports, and with letterbox.
+TEST_F(ModelCommand, ImagesThatAreNotSquareAreTrainedEvaluatedResumedAndExported) {
+  ASSERT_EQ(train("run", {"augment.size=[12, 20]", "augment.crop=letterbox"}).exit_code, 0);
+  EXPECT_EQ(checkpoint("run").image_size, ImageSize(12, 20));
+  const CommandResult eval = run_saturate("eval " + (dir / "run") + " --data " + kSmallSynthTest +
+                                          " --json " + (dir / "eval.json"));
+  ASSERT_EQ(eval.exit_code, 0) << eval.err;
+  EXPECT_EQ(nlohmann::json::parse(read_text(dir / "eval.json"))["loss"],
+            losses(dir / "run", "eval").back());
+  EXPECT_EQ(run_saturate("train --resume " + (dir / "run") + " --set train.epochs=3").exit_code, 0);
+  for (const std::string format : {"onnx", "torchscript", "safetensors"}) {
+    const CommandResult result = run_saturate("export " + (dir / "run") + " --format " + format +
+                                              " --out " + (dir / "model." + format));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  EXPECT_NE(read_text(dir / "model.safetensors").find("12x20"), std::string::npos);
+}
+
+// The checkpoint has the last size; the run that resumes ends like one that was not interrupted.
+TEST_F(ModelCommand, SizesByEpochAreTrainedAndResumed) {
+  const std::string sizes = "augment.size=[0:8, 1:12x16, 2:16]";
+  const std::string steady = "schedule.name=constant";
+  ASSERT_EQ(train("whole", {sizes, steady, "train.epochs=3"}).exit_code, 0);
+  ASSERT_EQ(train("run", {sizes, steady, "train.epochs=1"}).exit_code, 0);
+  EXPECT_EQ(checkpoint("run").image_size, ImageSize(16));
+  ASSERT_EQ(run_saturate("train --resume " + (dir / "run") + " --set train.epochs=3").exit_code, 0);
+  EXPECT_EQ(losses(dir / "run", "eval").back(), losses(dir / "whole", "eval").back());
+  EXPECT_EQ(run_saturate("eval " + (dir / "run") + " --data " + kSmallSynthTest).exit_code, 0);
+  expect_error(train("mlp", {sizes, "model.name=mlp"}), 2, {"mlp takes images of one size"});
+}
+
 TEST_F(ModelCommand, ExportsAProgramOfTorchExportThroughPython) {
   if (compiling_python().empty()) GTEST_SKIP() << kNoPython;
   ASSERT_EQ(train("run", {"model.width=0.0625"}).exit_code, 0);

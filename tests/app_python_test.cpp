@@ -58,7 +58,7 @@ at::Tensor logits_of_run(const std::string& run, int64_t count) {
       make_model(recipe.model, {recipe.model.classes, checkpoint.image_size, Env::posix()});
   load_into(*model, checkpoint.model, run);
   model->set_training(false);
-  return model->forward(simple_images(count, checkpoint.image_size));
+  return model->forward(simple_images(count, checkpoint.image_size.width));
 }
 
 TEST_F(BesidePython, PythonComputesTheSameWithExportedModels) {

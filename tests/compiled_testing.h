@@ -50,8 +50,9 @@ inline std::unique_ptr<Model> compiled_model(const Recipe& recipe) {
 
 inline DeviceBatch random_batch(const Recipe& recipe, int64_t count) {
   DeviceBatch batch;
-  batch.images = at::randn({count, 3, recipe.augment.size, recipe.augment.size})
-                     .contiguous(at::MemoryFormat::ChannelsLast);
+  const ImageSize& size = recipe.augment.size;
+  batch.images =
+      at::randn({count, 3, size.height, size.width}).contiguous(at::MemoryFormat::ChannelsLast);
   batch.labels = at::randint(recipe.model.classes, {count}, at::kLong);
   return batch;
 }
@@ -78,7 +79,7 @@ inline nlohmann::json describe_package(const Recipe& recipe, Model& model,
           {"settings",
            {{"model.name", recipe.model.name},
             {"model.classes", recipe.model.classes},
-            {"augment.size", recipe.augment.size},
+            {"augment.size", recipe.augment.size.width},
             {"precision.mode", "fp32"},
             {"train.label_smoothing", recipe.train.label_smoothing},
             {"train.channels_last", recipe.train.channels_last}}},

@@ -99,7 +99,7 @@ std::vector<uint8_t> read_sample(const Dataset& data, DecodeMode decode, uint32_
   options.type = PixelType::kUint8;
   options.decode = decode;
   SampleReader reader(data, options, augment);
-  std::vector<uint8_t> pixels(size_t(augment.size) * size_t(augment.size) * 3);
+  std::vector<uint8_t> pixels(size_t(augment.size.area()) * 3);
   BatchSample sample{index};
   reader.read(0, sample, reinterpret_cast<std::byte*>(pixels.data()));
   return pixels;

@@ -45,8 +45,7 @@ MemoryDataset small_dataset(size_t count = 45) {
 
 // A hash of a batch: pixels, labels and indices.
 uint64_t fingerprint(const Batch& batch) {
-  const size_t image =
-      size_t(batch.size) * size_t(batch.size) * 3 * (batch.type == PixelType::kFloat32 ? 4 : 1);
+  const size_t image = size_t(batch.size.area()) * 3 * (batch.type == PixelType::kFloat32 ? 4 : 1);
   uint64_t hash = testing::hash_bytes({batch.pixels.get(), batch.count() * image});
   for (const BatchSample& sample : batch.samples) {
     hash = testing::hash_bytes(std::as_bytes(std::span(&sample.label, 1)), hash);

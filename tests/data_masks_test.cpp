@@ -182,7 +182,7 @@ int64_t compare(const Dataset& data, const AugmentOptions& augment, bool finish)
   Loader loader(data, options, augment);
   loader.start_epoch(0);
   int64_t outside = 0;
-  const size_t area = size_t(augment.size) * size_t(augment.size);
+  const size_t area = size_t(augment.size.area());
   for (Batch batch; loader.next(batch);)
     for (size_t i = 0; i < batch.count() * area; ++i) {
       const auto red = uint8_t(batch.pixels.get()[3 * i]);

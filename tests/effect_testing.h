@@ -42,7 +42,7 @@ inline Goldens read_goldens(const std::string& name, int inputs) {
 }
 
 inline Picture applied(const std::vector<Effect>& effects, Picture picture,
-                       int size = kEffectSize) {
+                       const ImageSize& size = kEffectSize) {
   EffectList list;
   for (const Effect& effect : effects) list.effect[list.count++] = effect;
   EffectScratch scratch;

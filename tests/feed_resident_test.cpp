@@ -124,6 +124,21 @@ TEST(Resident, RandomResizedCropsEqualThoseOfALoaderThatDecodesEachTime) {
   }
 }
 
+TEST(Resident, BatchesOfAHeightAndAWidthEqualTheLoadersToo) {
+  const MemoryDataset data = photographs();
+  for (const CropKind crop :
+       {CropKind::kCenter, CropKind::kPad, CropKind::kLetterbox, CropKind::kRandomResized})
+    for (const ImageSize size : {ImageSize(7, 12), ImageSize(20, 9)}) {
+      SCOPED_TRACE(::testing::Message() << "crop " << int(crop) << ", " << text_of(size));
+      AugmentOptions augment = small_augment(crop);
+      augment.size = size;
+      augment.rotate = 20;
+      augment.blur = 0.5;
+      expect_same_batches(from_the_device(data, loader_options(true), augment),
+                          decoded_each_time(data, loader_options(true), augment));
+    }
+}
+
 TEST(Resident, AnAlternatingFlipEqualsTheLoadersForCropsToo) {
   const MemoryDataset data = photographs();
   AugmentOptions augment = small_augment(CropKind::kRandomResized);

@@ -56,7 +56,7 @@ at::Tensor finished_on(const at::Device& device, FinishArguments batch, const at
   batch.effects = reinterpret_cast<const EffectList*>(effects.const_data_ptr());
   batch.spare = spare.mutable_data_ptr<uint8_t>();
   batch.count = images.size(0);
-  batch.size = int(images.size(1));
+  batch.size = {int(images.size(1)), int(images.size(2))};
   batch.normalize = {{0.017f, 0.018f, 0.019f}, {-2.1f, -2.0f, -1.8f}};
   batch.out = out.mutable_data_ptr();
   batch.rows = rows.mutable_data_ptr<float>();

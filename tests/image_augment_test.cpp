@@ -28,7 +28,7 @@ RandomStream stream(uint64_t index) {
 
 std::vector<uint8_t> applied(const AugmentOptions& options, const SampleTransform& transform,
                              const Image& image) {
-  std::vector<uint8_t> out(size_t(options.size) * size_t(options.size) * 3);
+  std::vector<uint8_t> out(size_t(options.size.area()) * 3);
   Resizer resizer;
   apply_transform(options, transform, image, resizer, out.data());
   return out;

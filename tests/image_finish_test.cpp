@@ -26,9 +26,9 @@ std::vector<uint8_t> noise_levels(size_t count, uint64_t seed) {
 }
 
 // Lists of only per-pixel effects, and other lists.
-std::vector<EffectList> mixed_lists(int size) {
+std::vector<EffectList> mixed_lists(const ImageSize& size) {
   const Effect affine = {EffectKind::kAffine, {0.9f, 0.3f, 1, -0.3f, 0.9f, -1}};
-  const Effect erase = {EffectKind::kErase, {0, 0, float((size + 1) / 2), 1, 9, 8, 7}};
+  const Effect erase = {EffectKind::kErase, {0, 0, float((size.width + 1) / 2), 1, 9, 8, 7}};
   const std::vector<std::vector<Effect>> made = {
       {},
       {affine},
@@ -64,9 +64,9 @@ class Displaced {
 
 // Images side by side, as the loader's threads finish them: effects, then conversion.
 std::vector<std::byte> finished_by_loader(std::vector<uint8_t> images,
-                                          const std::vector<EffectList>& lists, int size,
-                                          PixelType type) {
-  const size_t values = size_t(size) * size_t(size) * 3;
+                                          const std::vector<EffectList>& lists,
+                                          const ImageSize& size, PixelType type) {
+  const size_t values = size_t(size.area()) * 3;
   std::vector<std::byte> out(images.size() * bytes_of(type));
   EffectScratch scratch;
   for (size_t i = 0; i < lists.size(); ++i) {
@@ -85,7 +85,7 @@ struct Displacement {
 std::vector<std::byte> finished_by_passes(FinishArguments batch, const std::vector<uint8_t>& images,
                                           const std::vector<EffectList>& lists, int parts,
                                           const Displacement& moved = {}) {
-  const size_t values = lists.size() * size_t(batch.size) * size_t(batch.size) * 3;
+  const size_t values = lists.size() * size_t(batch.size.area()) * 3;
   const size_t bytes = values * bytes_of(batch.type);
   Displaced in(values, moved.images), spare(values, moved.images), out(bytes, moved.out);
   Displaced rows(values * sizeof(float), 0);
@@ -104,7 +104,7 @@ std::vector<std::byte> finished_by_passes(FinishArguments batch, const std::vect
   return {out.as<std::byte>(), out.as<std::byte>() + bytes};
 }
 
-FinishArguments batch_of(int size, PixelType type) {
+FinishArguments batch_of(const ImageSize& size, PixelType type) {
   FinishArguments batch{};
   batch.size = size;
   batch.type = type;
@@ -112,30 +112,31 @@ FinishArguments batch_of(int size, PixelType type) {
 }
 
 TEST(FinishPasses, EqualTheLoaderInEveryTypeSizeAndAlignment) {
-  for (const int size : {1, 2, 5, 7, 16, 30, 33}) {
+  for (const ImageSize size :
+       std::initializer_list<ImageSize>{1, 2, 5, 7, 16, 30, 33, {5, 9}, {31, 1}, {16, 40}}) {
     const std::vector<EffectList> lists = mixed_lists(size);
-    const auto images = noise_levels(lists.size() * size_t(size) * size_t(size) * 3, 3);
+    const auto images = noise_levels(lists.size() * size_t(size.area()) * 3, 3);
     for (const PixelType type : kFinishTypes) {
       const auto expected = finished_by_loader(images, lists, size, type);
       const size_t bytes = bytes_of(type);
       for (const Displacement moved :
            {Displacement{}, {1, 0}, {5, bytes}, {0, 3 * bytes}, {4, 4 * bytes}, {8, 8 * bytes}})
         EXPECT_EQ(finished_by_passes(batch_of(size, type), images, lists, 1, moved), expected)
-            << "size " << size << ", type " << int(type) << ", moved by " << moved.images << " and "
-            << moved.out;
+            << "size " << text_of(size) << ", type " << int(type) << ", moved by " << moved.images
+            << " and " << moved.out;
     }
   }
 }
 
 TEST(FinishPasses, SeveralPartsGiveTheSameImage) {
-  for (const int size : {7, 64, 97}) {
+  for (const ImageSize size : std::initializer_list<ImageSize>{7, 64, 97, {40, 90}, {77, 33}}) {
     const std::vector<EffectList> lists = mixed_lists(size);
-    const auto images = noise_levels(lists.size() * size_t(size) * size_t(size) * 3, 4);
+    const auto images = noise_levels(lists.size() * size_t(size.area()) * 3, 4);
     for (const PixelType type : kFinishTypes) {
       const auto expected = finished_by_loader(images, lists, size, type);
       for (const int parts : {2, 3, 5, 8})
         EXPECT_EQ(finished_by_passes(batch_of(size, type), images, lists, parts), expected)
-            << "size " << size << ", type " << int(type) << ", parts " << parts;
+            << "size " << text_of(size) << ", type " << int(type) << ", parts " << parts;
     }
   }
 }
@@ -151,9 +152,9 @@ TEST(FinishPasses, TheNumberOfPartsFillsAGpuWithoutEmptyParts) {
 
 // Images cached at their final size, seen through a moved window.
 TEST(FinishPasses, CachedImagesEqualTheLoaders) {
-  for (const int size : {5, 32, 97}) {
+  for (const ImageSize size : std::initializer_list<ImageSize>{5, 32, 97, {40, 90}, {77, 33}}) {
     const std::vector<EffectList> lists = mixed_lists(size);
-    const size_t values = size_t(size) * size_t(size) * 3;
+    const size_t values = size_t(size.area()) * 3;
     const auto held = noise_levels(3 * values, 5);
     AugmentOptions options;
     options.size = size;
@@ -168,9 +169,10 @@ TEST(FinishPasses, CachedImagesEqualTheLoaders) {
                               int32_t(i % 2)};
         const auto* from = held.data() + place.index * values;
         places.push_back(place);
-        apply_transform(options,
-                        {{0, 0, size, size}, place.shift_x, place.shift_y, place.flip == 1},
-                        {size, size, {from, from + values}}, resizer, images.data() + i * values);
+        apply_transform(
+            options,
+            {{0, 0, size.width, size.height}, place.shift_x, place.shift_y, place.flip == 1},
+            {size.width, size.height, {from, from + values}}, resizer, images.data() + i * values);
       }
       for (const PixelType type : kFinishTypes) {
         FinishArguments batch = batch_of(size, type);
@@ -180,16 +182,17 @@ TEST(FinishPasses, CachedImagesEqualTheLoaders) {
         const auto expected = finished_by_loader(images, lists, size, type);
         for (const int parts : {1, 3})
           EXPECT_EQ(finished_by_passes(batch, {}, lists, parts), expected)
-              << "size " << size << ", padded " << int(mode) << ", type " << int(type);
+              << "size " << text_of(size) << ", padded " << int(mode) << ", type " << int(type);
       }
     }
   }
 }
 
 // Whole photographs, cropped and resized: larger, smaller, of equal size, to one pixel, and up.
-TEST(FinishPasses, CropsOfCachedPhotographsEqualTheResizers) {
-  constexpr int kSide = 48, kLongest = 211;
-  const std::vector<EffectList> lists = mixed_lists(kSide);
+void expect_equal_crops(const ImageSize& size) {
+  constexpr int kLongest = 211;
+  const size_t values = size_t(size.area()) * 3;
+  const std::vector<EffectList> lists = mixed_lists(size);
   const std::vector<std::pair<int, int>> sizes = {{211, 97}, {48, 48}, {20, 131}, {1, 1}};
   std::vector<Image> photos;
   std::vector<HeldPhoto> table;
@@ -198,13 +201,13 @@ TEST(FinishPasses, CropsOfCachedPhotographsEqualTheResizers) {
         {width, height, noise_levels(size_t(width) * size_t(height) * 3, uint64_t(width))});
   for (const Image& photo : photos)
     table.push_back({photo.pixels.data(), photo.width, photo.height});
-  const ResizeFilters filters = resize_filters(kLongest, kSide);
+  const ResizeFilters filters = resize_filters(kLongest, size);
   AugmentOptions options;
-  options.size = kSide;
+  options.size = size;
   options.crop = CropKind::kRandomResized;
   std::vector<EffectList> all;
   std::vector<HeldPlace> places;
-  std::vector<uint8_t> images(16 * lists.size() * kSide * kSide * 3);
+  std::vector<uint8_t> images(16 * lists.size() * values);
   Resizer resizer;
   for (size_t i = 0; i < 16 * lists.size(); ++i) {
     const Image& photo = photos[i % photos.size()];
@@ -212,16 +215,23 @@ TEST(FinishPasses, CropsOfCachedPhotographsEqualTheResizers) {
     const SampleTransform drawn = draw_transform(options, random, photo.width, photo.height);
     places.push_back({uint32_t(i % photos.size()), 0, 0, drawn.flip ? 1 : 0, drawn.crop});
     all.push_back(lists[i / 4 % lists.size()]);
-    apply_transform(options, drawn, photo, resizer, images.data() + i * kSide * kSide * 3);
+    apply_transform(options, drawn, photo, resizer, images.data() + i * values);
   }
-  FinishArguments batch = batch_of(kSide, PixelType::kFloat32);
+  FinishArguments batch = batch_of(size, PixelType::kFloat32);
   batch.places = places.data();
   batch.photos = table.data();
   batch.filters = filters.by_length.data();
+  batch.down = size.is_square() ? 0 : kLongest + 1;
   batch.filter_values = filters.values.data();
-  const auto expected = finished_by_loader(images, all, kSide, batch.type);
+  const auto expected = finished_by_loader(images, all, size, batch.type);
   for (const int parts : {1, 2})
-    EXPECT_EQ(finished_by_passes(batch, {}, all, parts), expected) << "parts " << parts;
+    EXPECT_EQ(finished_by_passes(batch, {}, all, parts), expected)
+        << "size " << text_of(size) << ", parts " << parts;
+}
+
+TEST(FinishPasses, CropsOfCachedPhotographsEqualTheResizers) {
+  for (const ImageSize size : std::initializer_list<ImageSize>{48, {30, 53}, {61, 24}})
+    expect_equal_crops(size);
 }
 
 // Rounding is monotonic, so the floats at and beside each midpoint cover all between.

@@ -87,6 +87,17 @@ TEST_F(OnnxRuntime, ComputesTheLogitsOfAllModels) {
   expect_equal_logits();
 }
 
+TEST_F(OnnxRuntime, ComputesTheLogitsOfImagesThatAreNotSquare) {
+  for (const char* name : {"simple_cnn", "resnet18", "mobilenet_v2", "unet"}) {
+    const ImageSize size(32, 64);
+    const auto model = small_model(name, size);
+    add(name, *model, ModelInput{10, size, Env::posix()}, [](int64_t count) {
+      return symmetric("images", {count, 3, 32, 64}, 2);
+    });
+  }
+  expect_equal_logits();
+}
+
 TEST_F(OnnxRuntime, ComputesTheLogitsOfLanguageModels) {
   for (const auto& [name, attention] :
        {std::pair("fused", Attention::kSdpa), std::pair("unfused", Attention::kNaive)}) {

@@ -38,6 +38,48 @@ TEST_P(EveryModel, ReturnsLogitsAndGradients) {
   EXPECT_EQ(model->facets().norm_without_hook, "");
 }
 
+// A height and a width, or an error that asks for a square.
+TEST_P(EveryModel, TakesImagesThatAreNotSquareOrRefusesThem) {
+  ModelOptions options;
+  options.name = GetParam();
+  options.width = 0.25;
+  const bool needs_square = GetParam().starts_with("vit_") || GetParam() == "toy_cnn";
+  try {
+    const auto model = make_model(options, {10, {32, 64}, Env::posix()});
+    const at::Tensor logits = model->forward(at::randn({2, 3, 32, 64}));
+    std::vector<int64_t> expected = {2, 10};
+    if (model->facets().per_pixel) expected.insert(expected.end(), {32, 64});
+    EXPECT_EQ(logits.sizes(), expected);
+    EXPECT_FALSE(needs_square);
+  } catch (const Error& error) {
+    EXPECT_TRUE(needs_square) << error.what();
+    EXPECT_NE(std::string(error.what()).find("needs square images, not of 32x64 pixels"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(ModelSizes, EachSizeOfTrainingIsChecked) {
+  const auto error_for = [](const std::string& name, const ImageSize& other) -> std::string {
+    ModelOptions options;
+    options.name = name;
+    options.width = 0.25;
+    ModelInput input{10, 64, Env::posix()};
+    input.other_sizes = {other};
+    try {
+      make_model(options, input);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_for("unet", 32), "no error");
+  EXPECT_NE(error_for("unet", 40).find("a multiple of 16, not of 40 pixels"), std::string::npos);
+  EXPECT_NE(error_for("resnet9", {32, 8}).find("at least 16 pixels, not 32x8"), std::string::npos);
+  for (const char* name : {"mlp", "vit_tiny", "toy_cnn"})
+    EXPECT_NE(error_for(name, 32).find("takes images of one size"), std::string::npos) << name;
+}
+
 TEST_P(EveryModel, ChannelsLastChangesTheLayoutOnly) {
   const at::NoGradGuard no_grad;
   at::manual_seed(1);

@@ -24,7 +24,7 @@ class FunctionModel : public Model {
 };
 
 // A quarter of the width, filled, in evaluation.
-inline std::unique_ptr<Model> small_model(const std::string& name, int size) {
+inline std::unique_ptr<Model> small_model(const std::string& name, const ImageSize& size) {
   ModelOptions options;
   options.name = name;
   options.width = 0.25;

@@ -87,8 +87,7 @@ class NormedFeatures : public torch::nn::Module {
 
 template <int64_t kMost>
 std::unique_ptr<Model> make_normed(const ModelOptions&, const ModelInput& input) {
-  return make_module_model<NormedFeatures<kMost>>(int64_t(3) * input.size * input.size,
-                                                  input.outputs);
+  return make_module_model<NormedFeatures<kMost>>(int64_t(3) * input.size.area(), input.outputs);
 }
 
 Recipe automatic_recipe(const std::string& model) {

@@ -61,7 +61,7 @@ class Normalised : public Squares {
 
 template <class Module>
 std::unique_ptr<Model> make(const ModelOptions&, const ModelInput& input) {
-  return make_module_model<Module>(int64_t(3) * input.size * input.size, input.outputs);
+  return make_module_model<Module>(int64_t(3) * input.size.area(), input.outputs);
 }
 
 Recipe own_recipe(const std::string& name) {

@@ -109,7 +109,7 @@ class LearntRankLoss : public RankModel {
 
 template <class Module>
 std::unique_ptr<Model> make_rank_model(const ModelOptions&, const ModelInput& input) {
-  return make_module_model<Module>(int64_t(3) * input.size * input.size, input.outputs);
+  return make_module_model<Module>(int64_t(3) * input.size.area(), input.outputs);
 }
 
 Recipe rank_recipe(const std::string& model, const std::string& more = "") {

@@ -214,6 +214,23 @@ TEST(GraphedStep, AnotherShapeIsCapturedTooAndAThirdEndsIt) {
 
 // Changes that the host made before the failure (gradients that are set, a scaler that waits for
 // its update) must not affect the eager step that replaces it.
+// With sizes by epoch each size replaces the graphs of the one before it.
+TEST(GraphedStep, AnotherSizeOfEpochsDropsTheGraphsAndIsCaptured) {
+  Bench bench;
+  GraphSetup setup{kBatch, [&] { return std::make_unique<LoggedGraph>(bench.log); },
+                   [](DeviceBatch&) {}, /*changes_size=*/true};
+  bench.graphed.reset();
+  bench.graphed = std::make_unique<GraphedStep>(*bench.step, *bench.optimizer, at::kCPU,
+                                                bench.ledger, std::move(setup));
+  int seed = 0;
+  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
+           {kBatch, 3, 2, 2}, {kBatch, 12, 1, 1}, {kBatch, 1, 12, 1}, {kBatch, 1, 3, 4}})
+    for (int i = 0; i < 5; ++i) bench.run(reshaped(++seed, shape));
+  EXPECT_EQ(bench.log, "wwwcrrwwwcrrwwwcrrwwwcrr");
+  EXPECT_EQ(bench.graphed->failure(), "");
+  EXPECT_EQ(bench.graphed->recorded(), 4);
+}
+
 TEST(GraphedStep, AStepWhoseCaptureFailsLeavesNoTrace) {
   const StepOptions half{.precision = {.mode = PrecisionMode::kFp16}, .micro_batch = 3};
   Bench broken(half, [] { return std::make_unique<HostGraph>(); }), plain(half);

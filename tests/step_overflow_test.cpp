@@ -223,7 +223,7 @@ class OverflowingModel : public NormedLinear {
 
 template <Overflows kOverflows>
 std::unique_ptr<Model> make_overflowing(const ModelOptions&, const ModelInput& input) {
-  return make_module_model<OverflowingModel<kOverflows>>(input.size, input.outputs);
+  return make_module_model<OverflowingModel<kOverflows>>(input.size.width, input.outputs);
 }
 
 Recipe overflowing_recipe(const std::string& name, PrecisionMode mode = PrecisionMode::kFp16) {

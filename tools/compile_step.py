@@ -199,7 +199,8 @@ def micro_batch_of(recipe, processes):
 def example_inputs(torch, recipe, micro_batch, dtype):
     size, device = recipe["augment"]["size"], recipe["train"]["device"]
     order = torch.channels_last if value_of(recipe, "train.channels_last") else torch.contiguous_format
-    images = torch.randn(micro_batch, 3, size, size, device=device, dtype=dtype)
+    height, width = (size, size) if isinstance(size, int) else size
+    images = torch.randn(micro_batch, 3, height, width, device=device, dtype=dtype)
     labels = torch.arange(micro_batch, device=device) % recipe["model"]["classes"]
     return images.contiguous(memory_format=order), labels, torch.ones((), device=device, dtype=dtype)
 

@@ -35,7 +35,8 @@ def arguments():
     parser.add_argument("weights", metavar="MODEL.safetensors", help="as `saturate export --format safetensors` writes it")
     parser.add_argument("--out", required=True, metavar="MODEL.pt2")
     parser.add_argument("--module", metavar="FILE.py:FACTORY",
-                        help="FACTORY(classes, size, width) returns the torch.nn.Module, with the model's names")
+                        help="FACTORY(classes, size, width) returns the torch.nn.Module, with the model's names; "
+                             "size is an integer, or (height, width) of images that are not square")
     return parser.parse_args()
 
 
@@ -86,7 +87,8 @@ def make_module(given, name, classes, size, width):
 
 def export(torch, module, size):
     """The program, for any number of images; fails unless it computes the module's logits."""
-    images = torch.linspace(-2, 2, 3 * 3 * size * size).reshape(3, 3, size, size)
+    height, width = (size, size) if isinstance(size, int) else size
+    images = torch.linspace(-2, 2, 3 * 3 * height * width).reshape(3, 3, height, width)
     program = torch.export.export(module, (images[:2],), dynamic_shapes=({0: torch.export.Dim("batch")},))
     with torch.no_grad():
         for count in 1, 3:
@@ -104,7 +106,8 @@ def main():
     if not {"model", "classes", "image_size", "width"} <= metadata.keys():
         fail("it is not a file of saturate export --format safetensors", args.weights, "Export the run again")
     classes = int(metadata.get("outputs") or len(json.loads(metadata["classes"])))
-    size = int(metadata["image_size"])
+    sides = tuple(map(int, metadata["image_size"].split("x")))  # "224", or "224x320", height first
+    size = sides[0] if len(sides) == 1 else sides
     module = make_module(args.module, metadata["model"], classes, size, float(metadata["width"])).eval()
     try:
         module.load_state_dict(tensors)

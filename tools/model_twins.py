@@ -4,16 +4,23 @@ Models that torchvision has are taken from there: saturate's have the same names
 other tensors than images in tensor_twins.py.
 """
 
+import math
+
 import torch
 from torch import nn
 
 from tensor_twins import ResNet1d, UNet3d, gpt, scaled
 
 
+def sides_of(size):
+    """(height, width) of images; an integer is the side of a square."""
+    return (size, size) if isinstance(size, int) else tuple(size)
+
+
 class Mlp(nn.Module):
     def __init__(self, classes, size, width):
         super().__init__()
-        self.fc1 = nn.Linear(3 * size * size, scaled(128, width))
+        self.fc1 = nn.Linear(3 * math.prod(sides_of(size)), scaled(128, width))
         self.fc2 = nn.Linear(scaled(128, width), classes)
 
     def forward(self, images):
@@ -243,8 +250,9 @@ ONE_WIDTH = ("se_resnet18", "resnet18_cifar")
 
 
 def make_twin(name, classes, size, width, **options):
-    """The model of that name; raises LookupError with the reason if there is none. `size`: the side of the images,
-    or the shape of a sample. `options`: other keys of [model] that affect training, which is dropout."""
+    """The model of that name; raises LookupError with the reason if there is none. `size`: the side of square images,
+    (height, width), or the shape of a sample. `options`: other keys of [model] that affect training, which is
+    dropout."""
     if name in TWINS:
         return TWINS[name](classes, size, width)
     try:

@@ -25,7 +25,7 @@ MOST_PUBLIC = 40
 # Public headers without a source of the same name, or with several.
 HEADER_MODULES = {
     "batch_norm": "model", "dataset": "data", "data_options": "recipe", "effects": "image", "env": "base",
-    "image": "image", "input": "data", "metrics": "task", "model": "model", "optimizer": "step", "pixel": "image",
+    "image": "image", "input": "data", "metrics": "task", "model": "model", "optimizer": "step", "pixel": "base",
     "schedule": "step", "step_options": "recipe",
 }
 INCLUDE = re.compile(r'^\s*#include [<"]([^">]+)[">]', re.MULTILINE)

@@ -21,18 +21,18 @@ class StreamClock;
 // A dataset's images on the training device, to which a loader's places refer: either images at the
 // batch's size, or whole images. A copy shares the memory.
 struct HeldImages {
-  at::Tensor images;  // [N, S, S, 3] uint8, S a batch's side
-  // Whole images: the bytes of [N] HeldPhoto, and of ResizeFilters to S up to their longest side.
+  at::Tensor images;  // [N, H, W, 3] uint8, of a batch's size
+  // Whole images: the bytes of [N] HeldPhoto, and of ResizeFilters up to their longest side.
   at::Tensor photos, filters, filter_values;
   std::vector<at::Tensor> pixels;  // memory that `photos` point to
   bool any() const { return images.defined() || photos.defined(); }
 };
 
 struct DeviceBatch {
-  // The model's input, on the device: [N, 3, S, S] float, bfloat16 or half, channels_last where
+  // The model's input, on the device: [N, 3, H, W] float, bfloat16 or half, channels_last where
   // asked; or for samples that are tensors [N, ...] as of input_of().
   at::Tensor images;
-  // On the device: [N] int64 classes; for segmentation [N, S, S], with kIgnoredLabel at ignored
+  // On the device: [N] int64 classes; for segmentation [N, H, W], with kIgnoredLabel at ignored
   // pixels; for another target of tensors [N, ...], float, or int64 if it is of whole numbers.
   at::Tensor labels;
   std::vector<std::string> names;  // [N], if the loader provides them
@@ -44,7 +44,7 @@ struct DeviceBatch {
   // For a pipeline with an encoder: EncoderDecoder::encode() of the images; else empty.
   std::vector<at::Tensor> features = {};
   // After Feeder::leave_unfinished(), until finish(): what images and labels are computed from.
-  // Normalised pixels [N, 3, S, S], or uint8 [N, S, S, 3] and effects [N lists], or effects and
+  // Normalised pixels [N, 3, H, W], or uint8 [N, H, W, 3] and effects [N lists], or effects and
   // places [N] in held images. Labels that are masks are as stored, uint8.
   at::Tensor pixels = {}, effects = {}, places = {};
   bool is_unfinished() const { return pixels.defined() || places.defined(); }
@@ -68,7 +68,7 @@ constexpr int64_t kIgnoredLabel = -100;
 BufferAllocator batch_allocator(const at::Device& device);
 
 // Mixes images and labels on their device, the images in place: memory is fastest there, and the
-// loader's batches depend on their samples only. REQUIRES: batch.images [N, 3, S, S] may be
+// loader's batches depend on their samples only. REQUIRES: batch.images [N, 3, H, W] may be
 // overwritten; mix.offset < N.
 void mix_batch(const Mix& mix, DeviceBatch& batch);
 

@@ -99,12 +99,13 @@ class Model {
 
 // Properties of the data that a model needs.
 struct ModelInput {
-  int outputs;  // for a sample: classes, or values of a target that is numbers
-  int size;     // side of the square images, pixels
-  Env& env;     // for models that are read from a file
+  int outputs;     // for a sample: classes, or values of a target that is numbers
+  ImageSize size;  // of the images
+  Env& env;        // for models that are read from a file
   // A sample's tensor instead of an image, if it has a name: of type float32, or int64 if it is of
   // whole numbers, which are in [0, values) unless that is 0.
   TensorField tensor = {};
+  std::vector<ImageSize> other_sizes = {};  // of training images, besides `size`
 
   bool is_images() const { return tensor.name.empty(); }
   // Sequences of a vocabulary: [T] whole numbers in [0, values).

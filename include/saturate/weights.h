@@ -43,12 +43,12 @@ LoadedWeights load_weights(Env& env, const std::string& path, Model& model,
                            const std::vector<std::string>& only = {},
                            const std::string& prefix = "");
 
-// Writes the evaluation forward as an ONNX file, operator set 17: input "images" [batch, 3, size,
-// size] to output "logits"; weights by the model's names; `metadata` as its properties, of which
-// "model" names the model in errors. Fails with kUsage, naming the operator, if the forward uses
-// one that is not supported or fixes the number of images. Leaves the model in evaluation mode.
-// REQUIRES: a model on the CPU.
-void export_onnx(Env& env, const std::string& path, Model& model, int size,
+// Writes the evaluation forward as an ONNX file, operator set 17: input "images" [batch, 3,
+// height, width] to output "logits"; weights by the model's names; `metadata` as its properties, of
+// which "model" names the model in errors. Fails with kUsage, naming the operator, if the forward
+// uses one that is not supported or fixes the number of images. Leaves the model in evaluation
+// mode. REQUIRES: a model on the CPU.
+void export_onnx(Env& env, const std::string& path, Model& model, const ImageSize& size,
                  const std::map<std::string, std::string>& metadata = {});
 // The same for any input: a tensor is called "input".
 void export_onnx(Env& env, const std::string& path, Model& model, const ModelInput& input,

@@ -89,7 +89,7 @@ class Loader:
 
     Batches
         batch: images in a batch, of all ranks together. Instead, batch_size: images of one rank.
-        size: side of the images in pixels. Required, except for tensors.
+        size: side of square images in pixels, or (height, width). Required, except for tensors.
         dtype: "float32", "float16" or "bfloat16", normalised by mean and std; or "uint8", as decoded.
         layout: "nchw" or "nhwc".
         to: "numpy" (the default), "torch" (the default with `device`), "jax", "tensorflow", "dlpack" (which every
@@ -100,8 +100,8 @@ class Loader:
         batch_transform: a function of each whole batch; its result is returned instead.
         drop_last: whether to skip an incomplete last batch (in training).
 
-    Augmentation, in training: crop ("none", "center", "random_resized", "pad:4", "pad_reflect:4"), padding (the
-    border in pixels of the last two), flip (probability, or "alternate"), mean, std, and mixup and cutmix (alpha
+    Augmentation, in training: crop ("none", "center", "random_resized", "pad:4", "pad_reflect:4", "letterbox"), padding
+    (the border in pixels of the two that pad), flip (probability, or "alternate"), mean, std, and mixup and cutmix (alpha
     of the Beta distribution). With either of these two, labels are (labels, mixed_labels, lam), and the loss is
         lam * loss(output, labels) + (1 - lam) * loss(output, mixed_labels)
     With soft_labels=True labels are float32 [N, classes] instead, which torch's cross_entropy takes; several labels
@@ -111,7 +111,7 @@ class Loader:
     such as {"x": ..., "y": ...}, with the types of the file; `target` is the name of the one to predict. Arguments
     about images are then errors, except size, crop, padding and flip for volumes ("npy:scans,volume=x").
 
-    A source with masks has batches (images, masks): uint8 [N, size, size], the class of each pixel; 255 is ignored.
+    A source with masks has batches (images, masks): uint8 [N, height, width], the class of each pixel; 255 is ignored.
 
     Several processes
         rank, world: this process's part of each batch; by default torch.distributed's if it is initialised, else
@@ -134,7 +134,7 @@ class Loader:
     """
 
     def __init__(self, source: Union[str, os.PathLike[str], Any], *, batch: Optional[int] = None,
-                 batch_size: Optional[int] = None, size: Optional[int] = None, train: bool = True,
+                 batch_size: Optional[int] = None, size: Union[int, Sequence[int], None] = None, train: bool = True,
                  crop: Optional[str] = None, padding: Optional[int] = None, flip: Union[float, str, None] = None,
                  mixup: Optional[float] = None, cutmix: Optional[float] = None, soft_labels: bool = False,
                  mean: Optional[Sequence[float]] = None, std: Optional[Sequence[float]] = None,

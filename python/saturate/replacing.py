@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 SCALINGS = ("ToTensor", "ToImage", "PILToTensor", "ConvertImageDtype", "ToDtype", "ToPureTensor")
 
 
-def _side(size: Any) -> Optional[int]:
-    sides = list(size) if isinstance(size, (list, tuple)) else [size]
-    return int(sides[0]) if len(set(sides)) == 1 else None
+def _size(size: Any) -> Union[int, Tuple[int, int]]:
+    sides = [int(side) for side in size] if isinstance(size, (list, tuple)) else [int(size)]
+    return sides[0] if len(set(sides)) == 1 else (sides[0], sides[1])
 
 
 def _flat(transform: Any) -> List[Any]:
@@ -24,8 +24,8 @@ def _add(part: Any, found: Dict[str, Any]) -> bool:
     name = type(part).__name__
     if name in SCALINGS:
         found["dtype"] = "float32"
-    elif name == "RandomResizedCrop" and _side(part.size):
-        found.update(size=_side(part.size), crop="random_resized",
+    elif name == "RandomResizedCrop":
+        found.update(size=_size(part.size), crop="random_resized",
                      options={"augment.scale": list(part.scale), "augment.ratio": list(part.ratio)})
     elif name == "RandomHorizontalFlip":
         found["flip"] = float(part.p)

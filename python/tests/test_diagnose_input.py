@@ -58,9 +58,15 @@ def test_a_folder_with_known_transforms_has_a_loader_of_saturate():
         "options": {"augment.scale": [0.08, 1.0], "augment.ratio": [0.75, 4 / 3]}}
 
 
+def test_a_crop_that_is_not_square_has_its_height_and_width():
+    dataset = ImageFolder(part("RandomResizedCrop", size=(32, 16), scale=(0.5, 1), ratio=(1, 1)), part("ToTensor"))
+    arguments, why = replacement_of(DataLoader(dataset, batch_size=4))
+    assert why == "" and arguments["size"] == (32, 16)
+
+
 @pytest.mark.parametrize("parts, reason", [
     ([CROP, part("ColorJitter")], "ColorJitter"), ([CROP], "counterparts"),
-    ([part("RandomResizedCrop", size=(32, 16), scale=(0, 1), ratio=(1, 1)), part("ToTensor")], "RandomResizedCrop")])
+    ([part("Resize", size=(32, 16)), part("ToTensor")], "Resize")])
 def test_other_transforms_have_none(parts, reason):
     arguments, why = replacement_of(DataLoader(ImageFolder(*parts), batch_size=4))
     assert arguments is None and reason in why

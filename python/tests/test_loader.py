@@ -29,6 +29,22 @@ def test_an_epoch_holds_every_sample_once():
     assert counts.tolist() == [6] * 10
 
 
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_images_may_have_a_height_and_a_width(layout, dtype):
+    shape = (16, 3, 12, 20) if layout == "nchw" else (16, 12, 20, 3)
+    for crop in "random_resized", "letterbox":
+        batches = epoch(size=(12, 20), crop=crop, layout=layout, dtype=dtype)
+        assert [images.shape[1:] for images, _ in batches] == [shape[1:]] * 4
+    images, masks = next(iter(saturate.Loader(SYNTH + ",masks=true", batch=4, size=(12, 20), layout=layout, dtype=dtype)))
+    assert np.array(images).shape[1:] == shape[1:] and np.array(masks).shape == (4, 12, 20)
+
+
+def test_sizes_may_change_by_epoch():
+    loader = saturate.Loader(SYNTH, batch=60, size=["0:8", "1:8x12"])
+    assert [np.array(images).shape for _ in range(2) for images, _ in loader] == [(60, 3, 8, 8), (60, 3, 8, 12)]
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 def test_batches_depend_on_seed_and_epoch_alone(threads):
     arguments = {"crop": "random_resized", "options": {"augment.hue": 0.2}}

@@ -81,7 +81,7 @@ void add_device_input(const Recipe& recipe, const Machine& machine, const Source
                   {"pipeline.augment=true"});
   const bool can_be = !resident && augment.crop != CropKind::kRandomResized &&
                       recipe.train.task != TaskKind::kSegment;
-  const double bytes = 3.0 * augment.size * augment.size * double(source.samples);
+  const double bytes = 3.0 * augment.size.area() * double(source.samples);
   std::vector<std::string> settings = {"data.cache=device"};
   if (!there) settings.push_back("augment.device=cuda");
   what_ifs.add_if(can_be, Cause::kStorage, Alters::kRounding, std::move(settings),

@@ -36,12 +36,12 @@ struct Workbench {
   const Normalize normalize;
   Resizer resizer = {};
   EffectScratch scratch = {};
-  std::vector<uint8_t> pixels = {};  // [size, size, 3]
-  std::vector<float> values = {};    // [size, size, 3]
+  std::vector<uint8_t> pixels = {};  // [height, width, 3]
+  std::vector<float> values = {};    // [height, width, 3]
 
   explicit Workbench(const AugmentOptions& augment)
       : options(augment), normalize(make_normalize(augment)) {
-    pixels.resize(size_t(augment.size) * size_t(augment.size) * 3);
+    pixels.resize(size_t(augment.size.area()) * 3);
     values.resize(pixels.size());
   }
   void crop(const Image& image, const SampleKey& key) {
@@ -69,8 +69,8 @@ Effect affine_effect() {
   return effect;
 }
 
-std::vector<Operation> operations(int size) {
-  const float quarter = static_cast<float>(size / 4);
+std::vector<Operation> operations(const ImageSize& size) {
+  const float quarter = static_cast<float>(size.shorter() / 4);
   const std::pair<const char*, Effect> effects[] = {
       {"affine", affine_effect()},
       {"brightness", {EffectKind::kBrightness, {1.2f}}},
@@ -137,7 +137,7 @@ double measure(Env& env, const AugmentVariant& variant, const Recipe& recipe,
   return std::accumulate(rates.begin(), rates.end(), 0.0) / variant.threads;
 }
 
-std::vector<AugmentVariant> make_variants(int size, const std::vector<int>& threads) {
+std::vector<AugmentVariant> make_variants(const ImageSize& size, const std::vector<int>& threads) {
   std::vector<AugmentVariant> variants;
   for (const int count : threads)
     for (Operation& operation : operations(size)) {
@@ -154,7 +154,8 @@ int bench_augment(const BenchInput& arguments) {
   Recipe recipe = recipe_of(env, arguments);
   const auto data = open_dataset(env, recipe.data.source, recipe.data.store_options());
   const std::vector<Image> images = decoded_images(*data);
-  if (recipe.augment.size == 0) recipe.augment.size = std::min(images[0].width, images[0].height);
+  if (!recipe.augment.size.is_set())
+    recipe.augment.size = std::min(images[0].width, images[0].height);
   std::vector<std::vector<uint8_t>> cut;
   Workbench bench(recipe.augment);
   for (size_t i = 0; i < images.size(); ++i) {

@@ -8,6 +8,7 @@
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "app/scratch_folder.h"
+#include "record/json_fields.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -76,7 +77,7 @@ BenchRow whole_row(const StepBench& found) {
   row.keys["phases_ms"] = phases_ms(found.whole);
   row.keys["memory_peak_bytes"] = found.memory_peak_bytes;
   row.keys["model"] = recipe.model.name;
-  row.keys["size"] = recipe.augment.size;
+  row.keys["size"] = recipe.augment.of_epoch(0).size;
   row.keys["batch"] = recipe.train.batch;
   row.keys["threads"] = recipe.train.threads;
   row.keys["recipe"] = to_toml(recipe);

@@ -52,7 +52,7 @@ std::map<std::string, std::string> metadata(const Checkpoint& checkpoint, const 
       {"width", fmt::to_string(recipe.model.width)},
       {"outputs", std::to_string(recipe.model.classes)}};
   if (checkpoint.fields.empty())
-    facts["image_size"] = std::to_string(checkpoint.image_size);
+    facts["image_size"] = text_of(checkpoint.image_size);
   else
     facts["input"] = nlohmann::json(input_of(checkpoint.fields).shape).dump();
   return facts;

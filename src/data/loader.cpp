@@ -53,7 +53,7 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
       "data.source", tensors ? "Ask for another output" : "Give a source of images");
   require(!tensors || (augment.mixup == 0 && augment.cutmix == 0), "tensors cannot be mixed",
           "augment.mixup", "Set augment.mixup=0 and augment.cutmix=0");
-  require(tensors || augment.size > 0, "size of the images is not set", "augment.size",
+  require(tensors || augment.size.is_set(), "size of the images is not set", "augment.size",
           "Set it to 1 or more");
   require(augment.policy_ops <= 8, "more operations than an EffectList has room for",
           "augment.policy", "Give rand 8 operations or less");
@@ -93,7 +93,8 @@ struct Loader::State {
   const Dataset& dataset;
   const LoaderOptions options;
   const AugmentOptions augment;
-  const std::vector<SampleColumn> columns;                       // and an empty one after the last
+  AugmentOptions now;                 // of this epoch
+  std::vector<SampleColumn> columns;  // of this epoch, and an empty one after the last
   const std::shared_ptr<const std::vector<BatchColumn>> fields;  // null for images
   SourceIndex* const source_index;                               // null: the dataset has none
   ScanIndex own_index;
@@ -118,6 +119,7 @@ struct Loader::State {
       : dataset(data),
         options(opt),
         augment(aug),
+        now(aug),  // with the largest size, for the buffers
         columns(columns_of(data, opt, aug)),
         fields(fields_of(data, aug, columns)),
         source_index(data.source_index()),
@@ -258,11 +260,19 @@ struct Loader::State {
   }
   bool alone() const { return options.shard.world == 1; }
 
+  // REQUIRES: no thread fills a batch.
+  void set_epoch(uint32_t number) {
+    epoch = number;
+    if (!options.train || augment.size_changes.empty()) return;
+    now = augment.of_epoch(epoch);
+    columns = columns_of(dataset, options, now);
+  }
+
   // The properties of the next batch, and its number of samples over all processes.
   void describe(Batch& out) const {
     out.output = options.output;
     out.type = options.pixel_type();
-    out.size = augment.size;
+    out.size = now.size;
     out.columns = fields;
     out.mix = {};
     out.global_batch = std::min(options.batch, epoch_size() - taken * options.batch);
@@ -280,7 +290,7 @@ struct Loader::State {
         if (options.masks) out.masks = {out.pixels, reinterpret_cast<std::byte*>(masks_of(out))};
         if (alone()) out.global_batch = out.count();
         if (options.train && !empty)
-          out.mix = draw_mix(augment, {options.seed, epoch, first}, out.count());
+          out.mix = draw_mix(now, {options.seed, epoch, first}, out.count());
       }
       ring.release();
       ++taken;
@@ -320,7 +330,7 @@ void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
   if (options.drop_last) order.resize(std::min(order.size(), batches() * options.batch));
   if (!state_->alone()) order = rank_order(order, options.batch, options.shard);
   const size_t end = std::min(order.size(), batches() * local_batch_size(options));
-  state_->epoch = epoch;
+  state_->set_epoch(epoch);
   state_->ended = false;
   try {
     state_->taken = std::min(first_batch, batches());

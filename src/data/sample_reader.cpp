@@ -1,5 +1,8 @@
 #include "data/sample_reader.h"
 
+#include <array>
+#include <cstring>
+
 #include "base/spans.h"
 #include "data/read_sample.h"
 #include "saturate/data/error.h"
@@ -10,12 +13,20 @@ namespace {
 
 // [pixels, 3] to [3, pixels].
 template <class T>
-void split_planes(const std::vector<std::byte>& bytes, std::byte* out_bytes) {
-  const size_t pixels = bytes.size() / sizeof(T) / 3;
+void split_planes(const std::vector<std::byte>& bytes, size_t pixels, std::byte* out_bytes) {
   const T* const in = reinterpret_cast<const T*>(bytes.data());
   T* const out = reinterpret_cast<T*>(out_bytes);
   for (size_t i = 0; i < pixels; ++i)
     for (size_t c = 0; c < 3; ++c) out[c * pixels + i] = in[i * 3 + c];
+}
+
+// Writes one level to each of `pixels` pixels.
+void fill_pixels(const PixelFormat& format, const std::array<uint8_t, 3>& level, size_t pixels,
+                 std::byte* out) {
+  std::byte one[3 * sizeof(float)];
+  const size_t bytes = 3 * bytes_of(format.type);
+  convert_pixels(format, level, one);
+  for (size_t i = 0; i < pixels; ++i, out += bytes) std::memcpy(out, one, bytes);
 }
 
 }  // namespace
@@ -24,15 +35,24 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
                            const AugmentOptions& augment, ScanIndex* index)
     : dataset_(dataset),
       options_(options),
-      augment_(augment),
+      all_epochs_(augment),
+      augment_(options.train ? augment.of_epoch(0) : augment),
       format_{options.pixel_type(), make_normalize(augment)},
       fast_(Decoder::kDefaultMaxPixels, fast_kernels(), index),
-      scratch_(size_t(augment.size) * size_t(augment.size) * 3),
+      scratch_(size_t(augment.size.area()) * 3),
       interleaved_(options.output == BatchOutput::kPlanar ? scratch_.size() * bytes_of(options.type)
                                                           : 0),
       volumes_(dataset.tensors(), augment) {}
 
+void SampleReader::begin(uint32_t epoch) {
+  if (epoch == epoch_) return;
+  epoch_ = epoch;
+  if (options_.train && !all_epochs_.size_changes.empty())
+    augment_.size = all_epochs_.of_epoch(epoch).size;
+}
+
 void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
+  begin(epoch);
   EffectList applied;
   EffectList& effects = options_.finishes() ? applied : sample.effects;
   sample.effects.count = 0;
@@ -45,9 +65,9 @@ void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
   }
   sample.label = read_augmented(epoch, sample.index, applied, interleaved_.data());
   if (options_.type == PixelType::kFloat32)
-    split_planes<float>(interleaved_, out);
+    split_planes<float>(interleaved_, values() / 3, out);
   else
-    split_planes<uint16_t>(interleaved_, out);
+    split_planes<uint16_t>(interleaved_, values() / 3, out);
 }
 
 void SampleReader::read_tensors(uint32_t epoch, BatchSample& sample,
@@ -89,7 +109,7 @@ int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, const Effec
   const int64_t label = read_pixels(epoch, index, {}, reinterpret_cast<std::byte*>(pixels));
   const Span span("effects");
   apply_effects(effects, augment_.size, effects_, pixels);
-  if (!in_place) convert_pixels(format_, scratch_, out);
+  if (!in_place) convert_pixels(format_, std::span(scratch_).first(values()), out);
   return label;
 }
 
@@ -144,8 +164,9 @@ bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const PixelFormat& 
   const auto info =
       segmented ? fast_.open(segmented_, sample_.name) : fast_.open(sample_.bytes, sample_.name);
   if (!info) return false;
-  return fast_.read(sample_.name, transform(epoch, index, info->width, info->height), augment_.size,
-                    format, out);
+  const SampleTransform drawn = transform(epoch, index, info->width, info->height);
+  if (drawn.fitted.width > 0) fill_pixels(format, mean_levels(augment_), values() / 3, out);
+  return fast_.read(sample_.name, drawn, augment_.size, format, out);
 }
 
 void SampleReader::read_exact(uint32_t epoch, uint32_t index, const PixelFormat& format,
@@ -167,7 +188,7 @@ void SampleReader::write(const Image& image, const SampleTransform& transform,
   const bool in_place = format.type == PixelType::kUint8;
   uint8_t* pixels = in_place ? reinterpret_cast<uint8_t*>(out) : scratch_.data();
   apply_transform(augment_, transform, image, resizer_, pixels);
-  if (!in_place) convert_pixels(format, scratch_, out);
+  if (!in_place) convert_pixels(format, std::span(scratch_).first(values()), out);
 }
 
 }  // namespace saturate

@@ -35,20 +35,24 @@ class SampleReader {
                     const std::function<std::byte*(size_t)>& address);
 
   // The mask of the last sample read, transformed by the same geometry, including effects left
-  // unfinished: [size, size]. REQUIRES: options.masks.
+  // unfinished: [height, width]. REQUIRES: options.masks.
   void read_mask(uint8_t* out);
 
   // The name of the last sample read; empty if the dataset failed before setting it.
   const std::string& name() const { return *name_; }
 
  private:
+  // Augments by the options of that epoch from now on.
+  void begin(uint32_t epoch);
+  // The values of an image.
+  size_t values() const { return size_t(augment_.size.area()) * 3; }
   // The transform of a sample of that size; remembered for its mask.
   SampleTransform transform(uint32_t epoch, uint32_t index, int width, int height);
   // kPlaces: the label, and where the pixels are held.
   void locate(uint32_t epoch, BatchSample& sample);
   // Fails with what is wrong with a sample that is not held.
   [[noreturn]] void fail_broken(uint32_t index);
-  // The label and pixels, always as [size, size, 3], after `effects`.
+  // The label and pixels, always as [height, width, 3], after `effects`.
   int64_t read_augmented(uint32_t epoch, uint32_t index, const EffectList& effects, std::byte* out);
   // Reads, crops, resizes, shifts and flips into `out`. Returns the label.
   int64_t read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
@@ -60,7 +64,9 @@ class SampleReader {
 
   const Dataset& dataset_;
   const LoaderOptions& options_;
-  const AugmentOptions& augment_;
+  const AugmentOptions& all_epochs_;
+  AugmentOptions augment_;  // of the last sample's epoch
+  uint32_t epoch_ = 0;
   const PixelFormat format_;
   FastDecoder fast_;
   SegmentedJpeg segmented_;
@@ -76,7 +82,7 @@ class SampleReader {
   const ClassMap* kept_mask_ = nullptr;
   ClassMap mask_;
   EffectScratch effects_;
-  std::vector<uint8_t> scratch_;        // [size, size, 3], except for kUint8
+  std::vector<uint8_t> scratch_;        // [height, width, 3], except for kUint8
   std::vector<std::byte> interleaved_;  // interleaved output, if the batch is planar
   VolumeFields volumes_;
 };

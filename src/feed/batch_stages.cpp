@@ -41,7 +41,7 @@ void finish_batch(const FinishArguments& batch, [[maybe_unused]] const at::Devic
   }
 #endif
   at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {
-    const int64_t values = int64_t{batch.size} * batch.size * 3;
+    const int64_t values = int64_t{batch.size.area()} * 3;
     FinishArguments part = batch;
     part.images += begin * values;
     part.spare += begin * values;
@@ -83,14 +83,15 @@ BatchStages::BatchStages(const at::Device& device, bool channels_last,
       held_(std::move(held)) {}
 
 at::Tensor BatchStages::floats(const Batch& batch, bool async) const {
-  const int64_t side = batch.size, area = side * side;
+  const int64_t height = batch.size.height, width = batch.size.width, area = height * width;
   // For the loader's NHWC memory, these strides make it a channels_last NCHW tensor.
   const std::array<int64_t, 4> strides =
-      batch.output == BatchOutput::kPlanar ? std::array{3 * area, area, side, int64_t{1}}
-                                           : std::array{3 * area, int64_t{1}, side * 3, int64_t{3}};
+      batch.output == BatchOutput::kPlanar
+          ? std::array{3 * area, area, width, int64_t{1}}
+          : std::array{3 * area, int64_t{1}, width * 3, int64_t{3}};
   // Without `async` a blocking copy: the pinned buffer returns to the loader's threads right after.
   return at::from_blob(
-             batch.pixels.get(), {int64_t(batch.count()), 3, side, side}, strides,
+             batch.pixels.get(), {int64_t(batch.count()), 3, height, width}, strides,
              [owner = batch.pixels](void*) mutable { owner.reset(); },
              at::TensorOptions(scalar_type(batch.type)))
       .to(device_, /*non_blocking=*/async);
@@ -115,7 +116,8 @@ at::Tensor BatchStages::gathered(const Batch& batch, T BatchSample::*part, bool 
 }
 
 void BatchStages::copy(Batch& batch, DeviceBatch& out, bool async) const {
-  const int64_t count = int64_t(batch.count()), side = batch.size;
+  const int64_t count = int64_t(batch.count());
+  const int64_t height = batch.size.height, width = batch.size.width;
   out.global_batch = int64_t(batch.global_batch);
   out.place = int64_t(batch.place);
   if (count > 0 && !batch.samples[0].name.empty())
@@ -126,7 +128,7 @@ void BatchStages::copy(Batch& batch, DeviceBatch& out, bool async) const {
       out.labels = gathered(batch, &BatchSample::label, async).view(at::kLong);
     return;
   }
-  out.labels = batch.masks ? raw_bytes(batch.masks, {count, side, side}, async)
+  out.labels = batch.masks ? raw_bytes(batch.masks, {count, height, width}, async)
                            : gathered(batch, &BatchSample::label, async).view(at::kLong);
   if (batch.type != PixelType::kUint8) {
     out.pixels = floats(batch, async);
@@ -136,7 +138,7 @@ void BatchStages::copy(Batch& batch, DeviceBatch& out, bool async) const {
   if (held_.any())
     out.places = gathered(batch, &BatchSample::place, async);
   else
-    out.pixels = raw_bytes(batch.pixels, {count, side, side, 3}, async);
+    out.pixels = raw_bytes(batch.pixels, {count, height, width, 3}, async);
 }
 
 void BatchStages::set_held(const DeviceBatch& batch, FinishArguments& task) const {
@@ -148,15 +150,20 @@ void BatchStages::set_held(const DeviceBatch& batch, FinishArguments& task) cons
   }
   task.photos = reinterpret_cast<const HeldPhoto*>(held_.photos.const_data_ptr());
   task.filters = reinterpret_cast<const HeldFilter*>(held_.filters.const_data_ptr());
+  const int64_t filters = held_.filters.numel() / int64_t(sizeof(HeldFilter));
+  task.down = size_.is_square() ? 0 : filters / 2;
   task.filter_values = held_.filter_values.const_data_ptr<int16_t>();
 }
 
 at::Tensor BatchStages::finished(const DeviceBatch& batch) const {
-  const int64_t count = batch.count(), side = held_.any() ? size_ : batch.pixels.size(1);
+  const int64_t count = batch.count();
+  const ImageSize size =
+      held_.any() ? size_ : ImageSize(int(batch.pixels.size(1)), int(batch.pixels.size(2)));
+  const std::array<int64_t, 4> shape = {count, size.height, size.width, 3};
   const auto bytes = at::TensorOptions(at::kByte).device(device_);
-  const at::Tensor pixels = held_.any() ? at::empty({count, side, side, 3}, bytes) : batch.pixels;
+  const at::Tensor pixels = held_.any() ? at::empty(shape, bytes) : batch.pixels;
   const at::Tensor spare = at::empty_like(pixels);
-  const at::Tensor out = at::empty({count, side, side, 3}, bytes.dtype(scalar_type(output_)));
+  const at::Tensor out = at::empty(shape, bytes.dtype(scalar_type(output_)));
   const bool needs_rows = blurs_ && output_ != PixelType::kFloat32;
   const at::Tensor rows =
       needs_rows ? at::empty(out.sizes(), bytes.dtype(at::kFloat)) : at::Tensor();
@@ -164,7 +171,7 @@ at::Tensor BatchStages::finished(const DeviceBatch& batch) const {
                        reinterpret_cast<const EffectList*>(batch.effects.const_data_ptr()),
                        spare.mutable_data_ptr<uint8_t>(),
                        count,
-                       int(side),
+                       size,
                        normalize_,
                        out.mutable_data_ptr()};
   task.type = output_;

@@ -38,7 +38,7 @@ class BatchStages {
 
   const at::Device device_;
   const bool channels_last_;
-  const int size_;  // of held images, once cropped
+  const ImageSize size_;  // of held images, once cropped
   const Normalize normalize_;
   const PadMode pad_mode_;
   const PixelType output_;  // type of the finished images

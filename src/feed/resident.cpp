@@ -103,15 +103,16 @@ LoaderOptions filling_options(LoaderOptions options) {
 
 }  // namespace
 
-at::Tensor allocate_images(int64_t count, int64_t side, const at::Device& device,
+at::Tensor allocate_images(int64_t count, const ImageSize& size, const at::Device& device,
                            const std::string& where) {
-  const int64_t bytes = count * side * side * 3;
+  const int64_t bytes = count * size.area() * 3;
   if (device.is_cpu() && uint64_t(bytes) > available_memory())
     fail_too_large(bytes,
                    fmt::format(", and {:.1f} GB are free", double(available_memory()) * 1e-9),
                    where, kSmaller);
   try {
-    return at::empty({count, side, side, 3}, at::TensorOptions(at::kByte).device(device));
+    return at::empty({count, size.height, size.width, 3},
+                     at::TensorOptions(at::kByte).device(device));
   } catch (const c10::OutOfMemoryError&) {
     fail_too_large(bytes, ", more than the device has left", where, kSmaller);
   }
@@ -135,8 +136,9 @@ void ResidentImages::fill(Loader& loader, const ProgressCallback& progress) {
   for (Batch batch; loader.next(batch);) {
     // Runs of rows that are consecutive in both batch and dataset are copied at once: the whole
     // batch, unless samples were skipped.
-    const at::Tensor rows = at::from_blob(
-        batch.pixels.get(), {int64_t(batch.count()), batch.size, batch.size, 3}, at::kByte);
+    const at::Tensor rows =
+        at::from_blob(batch.pixels.get(),
+                      {int64_t(batch.count()), batch.size.height, batch.size.width, 3}, at::kByte);
     for (size_t first = 0, end = 0; first < batch.count(); first = end) {
       const uint32_t place = batch.samples[first].index;
       while (end < batch.count() && batch.samples[end].index - place == end - first) ++end;
@@ -144,7 +146,8 @@ void ResidentImages::fill(Loader& loader, const ProgressCallback& progress) {
       held_.images.narrow(0, place, count).copy_(rows.narrow(0, int64_t(first), count));
     }
     for (BatchSample& sample : batch.samples)
-      samples_[sample.index] = {batch.size, batch.size, sample.label, std::move(sample.name)};
+      samples_[sample.index] = {batch.size.width, batch.size.height, sample.label,
+                                std::move(sample.name)};
     if (progress) progress(size_t(batch.samples.back().index) + 1, samples_.size());
   }
 }

@@ -19,8 +19,8 @@
 
 namespace saturate {
 
-// Memory for that many images of side `side`; fails with kUsage if `device` has too little.
-at::Tensor allocate_images(int64_t count, int64_t side, const at::Device& device,
+// Memory for that many images of that size; fails with kUsage if `device` has too little.
+at::Tensor allocate_images(int64_t count, const ImageSize& size, const at::Device& device,
                            const std::string& where);
 
 class ResidentImages {
@@ -34,7 +34,7 @@ class ResidentImages {
                  const AugmentOptions& augment, const at::Device& device,
                  const ProgressCallback& progress = {});
 
-  // On the device, S = augment.size; undefined bytes, or no pixels, for a broken sample.
+  // On the device, of augment.size; undefined bytes, or no pixels, for a broken sample.
   const HeldImages& held() const { return held_; }
   // One for each sample of `source`: LoaderOptions::held.
   std::span<const HeldSample> samples() const { return samples_; }

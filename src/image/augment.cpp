@@ -22,7 +22,33 @@ Box centred(int image_width, int image_height, int width, int height) {
 }
 
 bool takes_whole_image(CropKind kind) {
-  return kind == CropKind::kNone || kind == CropKind::kPad;
+  return kind == CropKind::kNone || kind == CropKind::kPad || kind == CropKind::kLetterbox;
+}
+
+// The centred box with the size's ratio, `times` smaller than the largest one inside the image, or
+// as large.
+Box centre_crop(int width, int height, const ImageSize& size, double times) {
+  times = std::max(times, 1.0);
+  const bool is_wider = int64_t{width} * size.height > int64_t{height} * size.width;
+  double w = width / times, h = height / times;
+  if (is_wider)
+    w = h * (double(size.width) / size.height);
+  else
+    h = w * (double(size.height) / size.width);
+  return centred(width, height, std::clamp(round_half_even(w), 1, width),
+                 std::clamp(round_half_even(h), 1, height));
+}
+
+// Where an image fits inside the output with its ratio kept, centred; empty if it fills it.
+Box letterbox(int width, int height, const ImageSize& size) {
+  const bool is_wider = int64_t{width} * size.height > int64_t{height} * size.width;
+  int w = size.width, h = size.height;
+  if (is_wider)
+    h = std::max(1, round_half_even(double(height) * w / width));
+  else
+    w = std::max(1, round_half_even(double(width) * h / height));
+  if (w == size.width && h == size.height) return {};
+  return centred(size.width, size.height, w, h);
 }
 
 int draw_shift(RandomStream& random, int padding) {
@@ -48,12 +74,22 @@ void flip_rows(uint8_t* pixels, int width, int height) {
   }
 }
 
-void cut_and_resize(const Image& in, const Box& box, int size, Resizer& resizer, uint8_t* out) {
-  if (box.width == size && box.height == size) {
+void cut_and_resize(const Image& in, const Box& box, const ImageSize& size, Resizer& resizer,
+                    uint8_t* out) {
+  if (box.width == size.width && box.height == size.height) {
     crop_padded(in, box, PadMode::kZero, out);
   } else {
-    resizer.resize(in, box, size, size, out);
+    resizer.resize(in, box, size.width, size.height, out);
   }
+}
+
+// Writes `image` to the box of the output, and `level` around it.
+void place_in(const Box& box, const Image& image, const std::array<uint8_t, 3>& level,
+              const ImageSize& size, uint8_t* out) {
+  for (ptrdiff_t i = 0; i < size.area(); ++i) std::copy(level.begin(), level.end(), out + i * 3);
+  for (int y = 0; y < box.height; ++y)
+    std::memcpy(out + (ptrdiff_t{box.y + y} * size.width + box.x) * 3, image.row(y),
+                size_t(box.width) * 3);
 }
 
 }  // namespace
@@ -96,10 +132,10 @@ SampleTransform draw_transform(const AugmentOptions& options, RandomStream& rand
 SampleTransform eval_transform(const AugmentOptions& options, int width, int height) {
   SampleTransform transform;
   transform.crop = {0, 0, width, height};
-  if (takes_whole_image(options.crop)) return transform;
-  const int shorter = std::min(width, height);
-  const int side = std::clamp(round_half_even(shorter / options.eval_resize), 1, shorter);
-  transform.crop = centred(width, height, side, side);
+  if (options.crop == CropKind::kLetterbox)
+    transform.fitted = letterbox(width, height, options.size);
+  if (!takes_whole_image(options.crop))
+    transform.crop = centre_crop(width, height, options.size, options.eval_resize);
   return transform;
 }
 
@@ -126,19 +162,33 @@ void crop_padded(const Image& in, const Box& box, PadMode mode, uint8_t* out) {
 
 void apply_transform(const AugmentOptions& options, const SampleTransform& transform,
                      const Image& in, Resizer& resizer, uint8_t* out) {
-  const int size = options.size;
-  const Box shifted = {transform.shift_x, transform.shift_y, size, size};
-  if (shifted.x == 0 && shifted.y == 0) {
+  const ImageSize& size = options.size;
+  const Box shifted = {transform.shift_x, transform.shift_y, size.width, size.height};
+  if (const Box& fitted = transform.fitted; fitted.width > 0) {
+    Image& resized = resizer.scratch();
+    resized.resize(fitted.width, fitted.height);
+    cut_and_resize(in, transform.crop, {fitted.height, fitted.width}, resizer,
+                   resized.pixels.data());
+    place_in(fitted, resized, mean_levels(options), size, out);
+  } else if (shifted.x == 0 && shifted.y == 0) {
     cut_and_resize(in, transform.crop, size, resizer, out);
-  } else if (transform.crop == Box{0, 0, size, size} && in.width == size && in.height == size) {
+  } else if (transform.crop == Box{0, 0, size.width, size.height} && in.width == size.width &&
+             in.height == size.height) {
     crop_padded(in, shifted, options.pad_mode, out);
   } else {
     Image& resized = resizer.scratch();
-    resized.resize(size, size);
+    resized.resize(size.width, size.height);
     cut_and_resize(in, transform.crop, size, resizer, resized.pixels.data());
     crop_padded(resized, shifted, options.pad_mode, out);
   }
-  if (transform.flip) flip_rows(out, size, size);
+  if (transform.flip) flip_rows(out, size.width, size.height);
+}
+
+std::array<uint8_t, 3> mean_levels(const AugmentOptions& options) {
+  std::array<uint8_t, 3> levels{};
+  for (size_t c = 0; c < 3; ++c)
+    levels[c] = uint8_t(std::clamp(std::nearbyint(255 * options.mean[c]), 0.0, 255.0));
+  return levels;
 }
 
 // fp16's largest number: training cannot use larger values.

@@ -1,10 +1,100 @@
 // The option table's rows for [augment], and their checks. Adding a key: a member in
 // saturate/data_options.h, a row here, and
 //   build/saturate list options --markdown > docs/recipe.md
+#include "base/text.h"
 #include "recipe/compound_rows.h"
 
 namespace saturate {
 namespace {
+
+constexpr Range kSides = {1, 4096};  // pixels
+
+[[noreturn]] void fail_size(const std::string& problem, const std::string& where) {
+  fail_option("augment.size", problem,
+              "Write it as 224, [height, width], or [\"0:128\", \"6:224\"]: from epoch 0 on 128, "
+              "from epoch 6 on 224 (or 224x320)",
+              where);
+}
+
+int side_of(double number, const std::string& where) {
+  if (!kSides.contains(number) || number != std::floor(number))
+    fail_size(fmt::format("has {}, and a side has {} pixels", number, kSides.text()), where);
+  return int(number);
+}
+
+// "6:160" or "6:160x192", height first.
+SizeChange parsed_change(const std::string& text, const std::string& where) {
+  const auto parts = split_text(text, ':');
+  std::vector<std::string> sides;
+  if (parts.size() == 2) sides = split_text(trimmed(parts[1]), 'x');
+  const auto epoch = parsed_number<int>(trimmed(parts[0]));
+  std::vector<int> pixels;
+  for (const std::string& side : sides)
+    if (const auto number = parsed_number<int>(trimmed(side)))
+      pixels.push_back(side_of(*number, where));
+  if (!epoch || *epoch < 0 || pixels.empty() || pixels.size() > 2 || pixels.size() != sides.size())
+    fail_size("has no epoch and size in \"" + text + "\"", where);
+  return {*epoch, {pixels.front(), pixels.back()}};
+}
+
+std::vector<SizeChange> parsed_changes(const std::vector<std::string>& texts,
+                                       const std::string& where) {
+  std::vector<SizeChange> changes;
+  for (const std::string& text : texts) {
+    const SizeChange next = parsed_change(text, where);
+    if (changes.empty() && next.epoch != 0) fail_size("does not begin with epoch 0", where);
+    if (!changes.empty()) {
+      const SizeChange& last = changes.back();
+      if (next.epoch <= last.epoch) fail_size("has epochs that do not increase", where);
+      if (next.size.height < last.size.height || next.size.width < last.size.width)
+        fail_size("shrinks from " + text_of(last.size) + " to " + text_of(next.size) +
+                      "; the last size has to be the largest, as evaluation takes it",
+                  where);
+    }
+    changes.push_back(next);
+  }
+  return changes;
+}
+
+// An integer: a square, [height, width], or a list of "EPOCH:SIZE".
+void set_size(Recipe& recipe, const OptionValue& value, const std::string& where) {
+  AugmentOptions& augment = recipe.augment;
+  augment.size_changes.clear();
+  if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {
+    augment.size_changes = parsed_changes(*texts, where);
+    augment.size = augment.size_changes.back().size;
+  } else if (const auto* side = std::get_if<int64_t>(&value)) {
+    augment.size = *side == 0 ? 0 : side_of(double(*side), where);
+  } else {
+    const auto* sides = std::get_if<std::vector<double>>(&value);
+    if (!sides || sides->size() != 2) fail_size("is not a size", where);
+    augment.size = {side_of(sides->front(), where), side_of(sides->back(), where)};
+  }
+}
+
+OptionValue size_value(const Recipe& recipe) {
+  const AugmentOptions& augment = recipe.augment;
+  std::vector<std::string> texts;
+  for (const SizeChange& change : augment.size_changes)
+    texts.push_back(fmt::format("{}:{}", change.epoch, text_of(change.size)));
+  if (!texts.empty()) return texts;
+  if (augment.size.is_square()) return int64_t{augment.size.height};
+  return std::vector<int64_t>{augment.size.height, augment.size.width};
+}
+
+OptionRow size_row() {
+  return {"augment.size",
+          "integer|list of numbers|list of text",
+          "pixels",
+          "0 to 4096",
+          "Size of the images that the model gets: the side of a square, or [height, width]; 0: a "
+          "square of the shorter side of the first training image. [\"0:128\", \"6:160\", "
+          "\"12:192x224\"]: 128 pixels from epoch 0 on, 160 from epoch 6 on, and so on; evaluation "
+          "has the last and largest size.",
+          false,
+          set_size,
+          size_value};
+}
 
 OptionRow crop_row() {
   const auto crop = SATURATE_MEMBER(augment.crop);
@@ -19,11 +109,15 @@ OptionRow crop_row() {
       {Word("none").sets(crop, CropKind::kNone), Word("center").sets(crop, CropKind::kCenter),
        Word("random_resized").sets(crop, CropKind::kRandomResized),
        Word("random").sets(crop, CropKind::kRandom), pad("pad", PadMode::kZero),
-       pad("pad_reflect", PadMode::kReflect)},
-      "Training crop: none resizes the whole image; center as in evaluation; random_resized is "
+       pad("pad_reflect", PadMode::kReflect), Word("letterbox").sets(crop, CropKind::kLetterbox)},
+      "Training crop: none resizes the whole image, and changes its ratio; center as in "
+      "evaluation; random_resized is "
       "RandomResizedCrop; random, for volumes only, is a box of augment.size voxels a side; pad "
       "shifts the image by up to 4 pixels (pad:2: by up to 2) and fills the "
-      "border with zeros, pad_reflect with the image mirrored.");
+      "border with zeros, pad_reflect with the image mirrored; letterbox keeps the ratio: it "
+      "resizes "
+      "the whole image to fit inside augment.size, and fills the rest with augment.mean, in "
+      "evaluation too.");
 }
 
 // A number, or a word that stores one and sets a flag.
@@ -83,9 +177,7 @@ std::vector<OptionRow> crop_rows() {
              "precision.mode = \"bf16\" and \"bf16-o2\", or \"fp16\", \"fp16-o2\" and \"fp16-o3\", "
              "which round images to it anyway. Only a whitening stem, which reads fp32 images "
              "first, then starts from slightly different filters."),
-      integer(SATURATE_OPTION(augment.size), {0, 4096}, "pixels",
-              "Side of the square images the model gets; 0: the shorter side of the first training "
-              "image."),
+      size_row(),
       crop_row(),
       low_and_high("augment.scale", part("low", SATURATE_MEMBER(augment.scale_min), {0, 1, true}),
                    part("high", SATURATE_MEMBER(augment.scale_max), {0, 1, true}), "share of area",
@@ -95,7 +187,7 @@ std::vector<OptionRow> crop_rows() {
                    "Narrowest and widest crop of random_resized."),
       flip_row(),
       number(SATURATE_OPTION(augment.eval_resize), {1, 10}, "times size",
-             "Evaluation resizes the shorter side to this many times augment.size, then crops the "
+             "Evaluation resizes images to cover this many times augment.size, then crops the "
              "centre; 1.143 is ImageNet's 256 for 224."),
       numbers(SATURATE_OPTION(augment.mean), 3,
               "Mean of red, green, blue, for values from 0 to 1."),
@@ -110,7 +202,7 @@ std::vector<OptionRow> geometry_rows() {
              "together with shear, translate and zoom. The area outside the image is black."),
       number(SATURATE_OPTION(augment.shear), {0, 80}, "degrees",
              "Shears horizontally by up to this, either way."),
-      number(SATURATE_OPTION(augment.translate), {0, 1}, "share of size",
+      number(SATURATE_OPTION(augment.translate), {0, 1}, "share of width, height",
              "Shifts by up to this along each axis, in whole pixels."),
       number(SATURATE_OPTION(augment.zoom), {0, 0.9}, "share",
              "Scales by a factor between 1 - zoom and 1 + zoom."),

@@ -58,17 +58,17 @@ void draw_noise(const AugmentOptions& options, const SampleKey& key, EffectList&
 
 // RandomErasing.make_params: ten tries, then nothing. Ratios are height over width there.
 std::optional<Box> erased_box(const AugmentOptions& options, RandomStream& random) {
-  const int size = options.size;
+  const ImageSize& size = options.size;
   for (int attempt = 0; attempt < 10; ++attempt) {
-    const double area =
-        double(size) * size * random.uniform(options.erase_scale_min, options.erase_scale_max);
+    const double area = double(size.height) * size.width *
+                        random.uniform(options.erase_scale_min, options.erase_scale_max);
     const double ratio = std::exp(
         random.uniform(std::log(options.erase_ratio_min), std::log(options.erase_ratio_max)));
     const int width = static_cast<int>(std::nearbyint(std::sqrt(area / ratio)));
     const int height = static_cast<int>(std::nearbyint(std::sqrt(area * ratio)));
-    if (width >= size || height >= size) continue;
-    const int y = static_cast<int>(random.below(uint64_t(size - height) + 1));
-    const int x = static_cast<int>(random.below(uint64_t(size - width) + 1));
+    if (width >= size.width || height >= size.height) continue;
+    const int y = static_cast<int>(random.below(uint64_t(size.height - height) + 1));
+    const int x = static_cast<int>(random.below(uint64_t(size.width - width) + 1));
     return Box{x, y, width, height};
   }
   return std::nullopt;
@@ -83,20 +83,18 @@ void draw_erase(const AugmentOptions& options, const SampleKey& key, EffectList&
   Effect& effect = list.add(EffectKind::kErase);
   const int place[] = {box->x, box->y, box->width, box->height};
   for (int i = 0; i < 4; ++i) effect.value[i] = static_cast<float>(place[i]);
-  for (size_t c = 0; c < 3; ++c)
-    effect.value[4 + c] =
-        static_cast<float>(std::clamp(std::nearbyint(255 * options.mean[c]), 0.0, 255.0));
+  const auto fill = mean_levels(options);
+  for (size_t c = 0; c < 3; ++c) effect.value[4 + c] = fill[c];
 }
 
 }  // namespace
 
 AffineSpec draw_affine(const AugmentOptions& options, const SampleKey& key) {
   RandomStream random = key.stream(RandomUse::kAffine);
-  const double reach = options.translate * options.size;
   AffineSpec spec;
   spec.angle = symmetric(random, options.rotate);
-  spec.translate_x = std::nearbyint(symmetric(random, reach));
-  spec.translate_y = std::nearbyint(symmetric(random, reach));
+  spec.translate_x = std::nearbyint(symmetric(random, options.translate * options.size.width));
+  spec.translate_y = std::nearbyint(symmetric(random, options.translate * options.size.height));
   spec.scale = random.uniform(1 - options.zoom, 1 + options.zoom);
   spec.shear_x = symmetric(random, options.shear);
   return spec;

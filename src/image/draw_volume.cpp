@@ -147,10 +147,15 @@ void check_volume_options(const AugmentOptions& options) {
   constexpr auto* kLeaveOut = "Leave it out; docs/augment.md lists the keys that do";
   refuse(options.crop == CropKind::kRandomResized, "augment.crop=random_resized",
          "Give augment.crop=random, and augment.zoom for the scale");
-  refuse(options.crop == CropKind::kNone && options.size > 0, "augment.size without a crop",
+  refuse(options.crop == CropKind::kNone && options.size.is_set(), "augment.size without a crop",
          "Give augment.crop=random or center: volumes are not resized");
-  refuse(options.crop == CropKind::kPad && options.size > 0, "augment.size with augment.crop=pad",
-         "Leave it out: padding keeps the volume's size");
+  refuse(options.crop == CropKind::kPad && options.size.is_set(),
+         "augment.size with augment.crop=pad", "Leave it out: padding keeps the volume's size");
+  refuse(!options.size.is_square(), "augment.size with a height and a width",
+         "Give an integer, the crop's side along each axis");
+  refuse(!options.size_changes.empty(), "augment.size by epoch", "Give an integer");
+  refuse(options.crop == CropKind::kLetterbox, "augment.crop=letterbox",
+         "Give augment.crop=none, random or center: volumes are not resized");
   refuse(options.flip_alternate, "augment.flip=alternate", "Give a probability for each axis");
   refuse(options.policy != Policy::kNone, "augment.policy", kLeaveOut);
   refuse(options.saturation > 0, "augment.saturation", kLeaveOut);
@@ -166,7 +171,7 @@ void check_volume_options(const AugmentOptions& options) {
 void set_volume_size(const AugmentOptions& options, const int32_t* in, int32_t* out) {
   const bool crops = options.crop == CropKind::kRandom || options.crop == CropKind::kCenter;
   for (int axis = 0; axis < 3; ++axis)
-    out[axis] = crops && options.size > 0 ? std::min(in[axis], options.size) : in[axis];
+    out[axis] = crops && options.size.is_set() ? std::min(in[axis], options.size.height) : in[axis];
 }
 
 VolumeEffects draw_volume(const AugmentOptions& options, const SampleKey& key,

@@ -14,10 +14,11 @@ struct EffectKernels {
   const char* name;
   // kSaturation, kHue or kGrey of n pixels, in place.
   void (*recolour)(const Effect& effect, uint8_t* pixels, size_t n);
-  // Row y of kAffine's output for `in` [size, size, 3].
-  void (*affine_row)(const float* matrix, const uint8_t* in, int size, int y, uint8_t* out);
-  // n values, the first at `in`, none of them on the border of an image of `size` pixels a side.
-  void (*sharpen)(const uint8_t* in, int size, float factor, size_t n, uint8_t* out);
+  // Row y of kAffine's output for `in` [size.height, size.width, 3].
+  void (*affine_row)(const float* matrix, const uint8_t* in, const ImageSize& size, int y,
+                     uint8_t* out);
+  // n values, the first at `in`, none of them on the border of an image of `width` pixels a row.
+  void (*sharpen)(const uint8_t* in, int width, float factor, size_t n, uint8_t* out);
   // out[i] = the sum over k < taps of weight[k] * in[i + 3 * k].
   void (*blur_across)(const float* weight, int taps, const uint8_t* in, size_t n, float* out);
   // out[i] = the level of the sum over k < taps of weight[k] * rows[k][i].

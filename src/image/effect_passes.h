@@ -216,11 +216,11 @@ SATURATE_HOST_DEVICE void run_recolour(Team& team, const Effect& effect, int pix
 }
 
 template <class Team>
-SATURATE_HOST_DEVICE void run_erase(Team& team, const Effect& effect, int size, uint8_t* image) {
+SATURATE_HOST_DEVICE void run_erase(Team& team, const Effect& effect, int pitch, uint8_t* image) {
   const int x = static_cast<int>(effect.value[0]), y = static_cast<int>(effect.value[1]);
   const int width = static_cast<int>(effect.value[2]), height = static_cast<int>(effect.value[3]);
   for (int i = team.first(); i < width * height; i += team.step()) {
-    uint8_t* pixel = image + (ptrdiff_t{y + i / width} * size + x + i % width) * 3;
+    uint8_t* pixel = image + (ptrdiff_t{y + i / width} * pitch + x + i % width) * 3;
     for (int c = 0; c < 3; ++c) pixel[c] = static_cast<uint8_t>(effect.value[4 + c]);
   }
 }
@@ -279,80 +279,83 @@ SATURATE_HOST_DEVICE inline void change_pixel(const Effect& effect, int x, int y
 
 // The column and row of a thread's next pixel, without a division per pixel.
 struct Cursor {
-  int size, x, y;
-  SATURATE_HOST_DEVICE Cursor(int side, int first) : size(side), x(first % side), y(first / side) {}
+  int width, x, y;
+  SATURATE_HOST_DEVICE Cursor(int row, int first) : width(row), x(first % row), y(first / row) {}
   SATURATE_HOST_DEVICE void advance(int step) {
-    for (x += step; x >= size; x -= size) ++y;
+    for (x += step; x >= width; x -= width) ++y;
   }
 };
 
 template <class Team>
-SATURATE_HOST_DEVICE void run_noise(Team& team, const Effect& effect, int size, uint8_t* image) {
-  Cursor at(size, team.first());
-  for (int i = team.first(); i < size * size; i += team.step(), at.advance(team.step()))
+SATURATE_HOST_DEVICE void run_noise(Team& team, const Effect& effect, const ImageSize& size,
+                                    uint8_t* image) {
+  Cursor at(size.width, team.first());
+  for (int i = team.first(); i < size.area(); i += team.step(), at.advance(team.step()))
     add_noise(effect, at.x, at.y, image + ptrdiff_t{i} * 3);
 }
 
 // ---- Neighbours --------------------------------------------------------------------------------
 
 template <class Team>
-SATURATE_HOST_DEVICE void run_affine(Team& team, const Effect& effect, int size, const uint8_t* in,
-                                     uint8_t* out) {
-  Cursor at(size, team.first());
-  for (int i = team.first(); i < size * size; i += team.step(), at.advance(team.step())) {
+SATURATE_HOST_DEVICE void run_affine(Team& team, const Effect& effect, const ImageSize& size,
+                                     const uint8_t* in, uint8_t* out) {
+  Cursor at(size.width, team.first());
+  for (int i = team.first(); i < size.area(); i += team.step(), at.advance(team.step())) {
     const SourcePoint from = affine_place(effect.value, size, at.x, at.y);
     store_levels(sample_bilinear(in, size, from), out + ptrdiff_t{i} * 3);
   }
 }
 
-// Blurs rows first, into `rows` [size, size, 3], then columns.
+// Blurs rows first, into `rows` [height, width, 3], then columns.
 template <class Team>
-SATURATE_HOST_DEVICE void run_blur(Team& team, const Effect& effect, int size, const uint8_t* in,
-                                   EffectState& state, float* rows, uint8_t* out) {
-  const int radius = blur_radius(effect.value[0], size), values = size * size * 3;
-  const int pitch = size * 3;
+SATURATE_HOST_DEVICE void run_blur(Team& team, const Effect& effect, const ImageSize& size,
+                                   const uint8_t* in, EffectState& state, float* rows,
+                                   uint8_t* out) {
+  const int radius = blur_radius(effect.value[0], size.shorter()), values = size.area() * 3;
+  const int pitch = size.width * 3;
   if (team.first() == 0) make_blur_weights(effect.value[0], radius, state.blur);
   team.wait();
   for (int i = team.first(); i < values; i += team.step()) {
     const int in_row = i % pitch;
-    rows[i] = blurred_across(state.blur, radius, in + (i - in_row) + i % 3, size, in_row / 3);
+    rows[i] = blurred_across(state.blur, radius, in + (i - in_row) + i % 3, size.width, in_row / 3);
   }
   team.wait();
   for (int i = team.first(); i < values; i += team.step()) {
     const int y = i / pitch;
     float sum = 0.0f;
     for (int k = -radius; k <= radius; ++k)
-      sum += state.blur[k + radius] * rows[ptrdiff_t{mirrored(y + k, size)} * pitch + i % pitch];
+      sum += state.blur[k + radius] *
+             rows[ptrdiff_t{mirrored(y + k, size.height)} * pitch + i % pitch];
     out[i] = to_level(sum);
   }
 }
 
 template <class Team>
-SATURATE_HOST_DEVICE void run_sharpness(Team& team, const Effect& effect, int size,
+SATURATE_HOST_DEVICE void run_sharpness(Team& team, const Effect& effect, const ImageSize& size,
                                         const uint8_t* in, uint8_t* out) {
-  Cursor at(size, team.first());
-  for (int i = team.first(); i < size * size; i += team.step(), at.advance(team.step())) {
-    const bool border = at.x == 0 || at.y == 0 || at.x == size - 1 || at.y == size - 1;
+  Cursor at(size.width, team.first());
+  for (int i = team.first(); i < size.area(); i += team.step(), at.advance(team.step())) {
+    const bool border = at.x == 0 || at.y == 0 || at.x == size.width - 1 || at.y == size.height - 1;
     for (int n = i * 3; n < i * 3 + 3; ++n)
-      out[n] = border ? in[n] : to_level(sharpened(in + n, size, effect.value[0]));
+      out[n] = border ? in[n] : to_level(sharpened(in + n, size.width, effect.value[0]));
   }
 }
 
 // ---- The list ----------------------------------------------------------------------------------
 
-// `image` and `spare` [size, size, 3], `rows` as many floats if the list has kBlur. Returns which
-// of the two holds the result, visible to the whole team.
+// `image` and `spare` [size.height, size.width, 3], `rows` as many floats if the list has kBlur.
+// Returns which of the two holds the result, visible to the whole team.
 template <class Team>
-SATURATE_HOST_DEVICE uint8_t* run_effects(Team& team, const EffectList& list, int size,
+SATURATE_HOST_DEVICE uint8_t* run_effects(Team& team, const EffectList& list, const ImageSize& size,
                                           EffectState& state, uint8_t* image, uint8_t* spare,
                                           float* rows) {
-  const int pixels = size * size;
+  const int pixels = size.area();
   for (int n = 0; n < list.count; ++n) {
     const Effect& effect = list.effect[n];
     if (is_table(effect.kind))
       run_table(team, effect, pixels, state, image);
     else if (effect.kind == EffectKind::kErase)
-      run_erase(team, effect, size, image);
+      run_erase(team, effect, size.width, image);
     else if (effect.kind == EffectKind::kNoise)
       run_noise(team, effect, size, image);
     else if (effect.kind == EffectKind::kAffine)

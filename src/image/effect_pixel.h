@@ -70,11 +70,13 @@ SATURATE_HOST_DEVICE inline Rgb with_hue(Rgb in, float turns) {
 struct SourcePoint {
   float x, y;  // pixels from the first pixel's centre
 };
-SATURATE_HOST_DEVICE inline SourcePoint affine_place(const float* matrix, int size, int x, int y) {
-  const float middle = static_cast<float>(size - 1) * 0.5f;
-  const float dx = static_cast<float>(x) - middle, dy = static_cast<float>(y) - middle;
-  return {matrix[0] * dx + matrix[1] * dy + matrix[2] + middle,
-          matrix[3] * dx + matrix[4] * dy + matrix[5] + middle};
+SATURATE_HOST_DEVICE inline SourcePoint affine_place(const float* matrix, const ImageSize& size,
+                                                     int x, int y) {
+  const float middle_x = static_cast<float>(size.width - 1) * 0.5f;
+  const float middle_y = static_cast<float>(size.height - 1) * 0.5f;
+  const float dx = static_cast<float>(x) - middle_x, dy = static_cast<float>(y) - middle_y;
+  return {matrix[0] * dx + matrix[1] * dy + matrix[2] + middle_x,
+          matrix[3] * dx + matrix[4] * dy + matrix[5] + middle_y};
 }
 
 // floor(), which is a function call without a dedicated CPU instruction.
@@ -101,11 +103,15 @@ SATURATE_HOST_DEVICE inline Rgb blend_pixels_at(const PixelAt& pixel_at, SourceP
   return {channel(0), channel(1), channel(2)};
 }
 
-// Bilinear sample at a position of `in` [size, size, 3]; outside is black.
-SATURATE_HOST_DEVICE inline Rgb sample_bilinear(const uint8_t* in, int size, SourcePoint at) {
+SATURATE_HOST_DEVICE inline bool is_inside(int x, int y, const ImageSize& size) {
+  return x >= 0 && x < size.width && y >= 0 && y < size.height;
+}
+
+// Bilinear sample at a position of `in` [size.height, size.width, 3]; outside is black.
+SATURATE_HOST_DEVICE inline Rgb sample_bilinear(const uint8_t* in, const ImageSize& size,
+                                                SourcePoint at) {
   const auto pixel_at = [&](int x, int y) {
-    const bool inside = x >= 0 && x < size && y >= 0 && y < size;
-    return inside ? in + (static_cast<ptrdiff_t>(y) * size + x) * 3 : nullptr;
+    return is_inside(x, y, size) ? in + (static_cast<ptrdiff_t>(y) * size.width + x) * 3 : nullptr;
   };
   return blend_pixels_at(pixel_at, at);
 }
@@ -150,9 +156,9 @@ SATURATE_HOST_DEVICE inline float blurred_across(const float* weight, int radius
   return sum;
 }
 
-// `in` points to a channel of a pixel inside the border of an image of `size` pixels a side.
-SATURATE_HOST_DEVICE inline float sharpened(const uint8_t* in, int size, float factor) {
-  const ptrdiff_t row = static_cast<ptrdiff_t>(size) * 3;
+// `in` points to a channel of a pixel inside the border of an image of `width` pixels a row.
+SATURATE_HOST_DEVICE inline float sharpened(const uint8_t* in, int width, float factor) {
+  const ptrdiff_t row = static_cast<ptrdiff_t>(width) * 3;
   int sum = 4 * in[0];  // the centre weighs 5 of 13
   for (int dy = -1; dy <= 1; ++dy)
     for (int dx = -1; dx <= 1; ++dx) sum += in[dy * row + dx * 3];

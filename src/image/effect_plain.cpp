@@ -26,13 +26,14 @@ void recolour_pixels(const Effect& effect, uint8_t* pixels, size_t n) {
   for (size_t i = 0; i < n; ++i) recolour(effect, pixels + i * 3);
 }
 
-void affine_row(const float* matrix, const uint8_t* in, int size, int y, uint8_t* out) {
-  for (int x = 0; x < size; ++x, out += 3)
+void affine_row(const float* matrix, const uint8_t* in, const ImageSize& size, int y,
+                uint8_t* out) {
+  for (int x = 0; x < size.width; ++x, out += 3)
     store_levels(sample_bilinear(in, size, affine_place(matrix, size, x, y)), out);
 }
 
-void sharpen(const uint8_t* in, int size, float factor, size_t n, uint8_t* out) {
-  for (size_t i = 0; i < n; ++i) out[i] = to_level(sharpened(in + i, size, factor));
+void sharpen(const uint8_t* in, int width, float factor, size_t n, uint8_t* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = to_level(sharpened(in + i, width, factor));
 }
 
 void blur_across(const float* weight, int taps, const uint8_t* in, size_t n, float* out) {

@@ -132,27 +132,29 @@ HWY_INLINE I floored(F value) {
 }
 
 // False if a neighbour is outside, or is the last pixel, after which there is no fourth byte.
-HWY_INLINE bool affine_vector(const float* matrix, const uint8_t* in, int size, int x, int y,
-                              uint8_t* out) {
-  const float middle = static_cast<float>(size - 1) * 0.5f;
-  const F dx = hn::Sub(hn::ConvertTo(Floats(), hn::Iota(Integers(), x)), constant(middle));
-  const float dy = static_cast<float>(y) - middle;
-  const auto place = [&](const float* row) {
+HWY_INLINE bool affine_vector(const float* matrix, const uint8_t* in, const ImageSize& size, int x,
+                              int y, uint8_t* out) {
+  const int height = size.height, width = size.width;
+  const float middle_x = static_cast<float>(width - 1) * 0.5f;
+  const float middle_y = static_cast<float>(height - 1) * 0.5f;
+  const F dx = hn::Sub(hn::ConvertTo(Floats(), hn::Iota(Integers(), x)), constant(middle_x));
+  const float dy = static_cast<float>(y) - middle_y;
+  const auto place = [&](const float* row, float middle) {
     const F sum = hn::Add(hn::Mul(constant(row[0]), dx), constant(row[1] * dy));
     return hn::Add(hn::Add(sum, constant(row[2])), constant(middle));
   };
-  const F at_x = place(matrix), at_y = place(matrix + 3);
-  const I column = floored(at_x), row = floored(at_y);
-  const I end = hn::Set(Integers(), size - 1), before = hn::Set(Integers(), -1);
+  const F at_x = place(matrix, middle_x), at_y = place(matrix + 3, middle_y);
+  const I column = floored(at_x), row = floored(at_y), before = hn::Set(Integers(), -1);
+  const I right_end = hn::Set(Integers(), width - 1), bottom_end = hn::Set(Integers(), height - 1);
   const I offset =
-      hn::Mul(hn::Add(hn::Mul(row, hn::Set(Integers(), size)), column), hn::Set(Integers(), 3));
-  const I last = hn::Set(Integers(), ((size - 2) * size + size - 2) * 3);
-  const auto inside = hn::And(hn::And(hn::Gt(column, before), hn::Lt(column, end)),
-                              hn::And(hn::Gt(row, before), hn::Lt(row, end)));
+      hn::Mul(hn::Add(hn::Mul(row, hn::Set(Integers(), width)), column), hn::Set(Integers(), 3));
+  const I last = hn::Set(Integers(), ((height - 2) * width + width - 2) * 3);
+  const auto inside = hn::And(hn::And(hn::Gt(column, before), hn::Lt(column, right_end)),
+                              hn::And(hn::Gt(row, before), hn::Lt(row, bottom_end)));
   if (!hn::AllTrue(Integers(), hn::And(inside, hn::Lt(offset, last)))) return false;
   const I p00 = gather(in, offset), p01 = gather(in + 3, offset),
-          p10 = gather(in + ptrdiff_t{size} * 3, offset),
-          p11 = gather(in + ptrdiff_t{size} * 3 + 3, offset);
+          p10 = gather(in + ptrdiff_t{width} * 3, offset),
+          p11 = gather(in + ptrdiff_t{width} * 3 + 3, offset);
   const F right = hn::Sub(at_x, hn::ConvertTo(Floats(), column));
   const F below = hn::Sub(at_y, hn::ConvertTo(Floats(), row));
   hn::StoreInterleaved3(mixed<0>(p00, p01, p10, p11, right, below),
@@ -161,10 +163,11 @@ HWY_INLINE bool affine_vector(const float* matrix, const uint8_t* in, int size, 
   return true;
 }
 
-void affine_row(const float* matrix, const uint8_t* in, int size, int y, uint8_t* out) {
+void affine_row(const float* matrix, const uint8_t* in, const ImageSize& size, int y,
+                uint8_t* out) {
   const int lanes = static_cast<int>(hn::Lanes(Floats()));
-  for (int x = 0; x < size;) {
-    const int count = size - x < lanes ? size - x : lanes;
+  for (int x = 0; x < size.width;) {
+    const int count = size.width - x < lanes ? size.width - x : lanes;
     if (count < lanes || !affine_vector(matrix, in, size, x, y, out + ptrdiff_t{x} * 3))
       for (int i = x; i < x + count; ++i)
         store_levels(sample_bilinear(in, size, affine_place(matrix, size, i, y)),
@@ -173,9 +176,9 @@ void affine_row(const float* matrix, const uint8_t* in, int size, int y, uint8_t
   }
 }
 
-void sharpen(const uint8_t* in, int size, float factor, size_t n, uint8_t* out) {
+void sharpen(const uint8_t* in, int width, float factor, size_t n, uint8_t* out) {
   const size_t lanes = hn::Lanes(Floats());
-  const ptrdiff_t pitch = ptrdiff_t{size} * 3;
+  const ptrdiff_t pitch = ptrdiff_t{width} * 3;
   const auto level = [](const uint8_t* at) {
     return hn::PromoteTo(Integers(), hn::LoadU(Bytes(), at));
   };
@@ -191,7 +194,7 @@ void sharpen(const uint8_t* in, int size, float factor, size_t n, uint8_t* out) 
     const F moved = hn::Mul(constant(1.0f - factor), hn::Sub(smooth, value));
     hn::StoreU(to_levels(clamped(hn::Add(value, moved))), Bytes(), out + i);
   }
-  for (; i < n; ++i) out[i] = to_level(sharpened(in + i, size, factor));
+  for (; i < n; ++i) out[i] = to_level(sharpened(in + i, width, factor));
 }
 
 void blur_across(const float* weight, int taps, const uint8_t* in, size_t n, float* out) {

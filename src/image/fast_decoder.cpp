@@ -15,10 +15,13 @@ namespace {
 constexpr int kKeptAfterReduction = 2;
 
 // Scale in eighths at which to decode.
-int choose_scale(const Box& crop, int size) {
+int choose_scale(const Box& crop, const ImageSize& size) {
   int scale = 8;
-  while (scale > 1 &&
-         std::min(crop.width, crop.height) * (scale / 2) >= 8 * kKeptAfterReduction * size)
+  const auto allows = [](int from, int to, int eighths) {
+    return from * eighths >= 8 * kKeptAfterReduction * to;
+  };
+  while (scale > 1 && allows(crop.width, size.width, scale / 2) &&
+         allows(crop.height, size.height, scale / 2))
     scale /= 2;
   return scale;
 }
@@ -55,26 +58,26 @@ std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
 }
 
 bool FastDecoder::plan_plane(const JpegPlanes::Plane& plane, const SampleTransform& transform,
-                             int size, Resize& resize) {
+                             const ImageSize& size, Resize& resize) {
   const Box& crop = transform.crop;
-  const auto make = [&](int begin, int length, const JpegPlanes::Axis& from, bool mirrored,
+  const auto make = [&](int begin, int length, int out, const JpegPlanes::Axis& from, bool mirrored,
                         FastAxis& axis) {
     return axis_maker_.make(
-        {begin, length, size, from.num, from.den, from.samples, from.doubled, mirrored}, axis);
+        {begin, length, out, from.num, from.den, from.samples, from.doubled, mirrored}, axis);
   };
-  if (!make(crop.x, crop.width, plane.across, transform.flip, resize.across) ||
-      !make(crop.y, crop.height, plane.down, false, resize.down))
+  if (!make(crop.x, crop.width, size.width, plane.across, transform.flip, resize.across) ||
+      !make(crop.y, crop.height, size.height, plane.down, false, resize.down))
     return false;
   make_fast_gather(resize.across, resize.across.low, resize.gather);
   return true;
 }
 
 // Each output row waits for `bands_for_`; the ring holds decoded rows that are still needed.
-void FastDecoder::plan_rings(const JpegPlanes& planes, int size) {
-  bands_for_.assign(size_t(size), 0);
+void FastDecoder::plan_rings(const JpegPlanes& planes, int height) {
+  bands_for_.assign(size_t(height), 0);
   int bands = 0;
   int kept[3] = {0, 0, 0};
-  for (int y = 0; y < size; ++y) {
+  for (int y = 0; y < height; ++y) {
     for (int c = 0; c < planes.count; ++c) {
       const FastAxis& down = resize_of(c).down;
       const int rows = planes.plane[c].band_rows(), end = down.first[size_t(y)] + down.taps;
@@ -94,22 +97,23 @@ void FastDecoder::plan_rings(const JpegPlanes& planes, int size) {
   }
 }
 
-bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transform, int size) {
+bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transform,
+                       const ImageSize& size) {
   const JpegPlanes::Plane &luma = planes.plane[0], &chroma = planes.plane[1];
   chroma_differs_ = planes.count == 3 && !(luma.across.has_ratio_of(chroma.across) &&
                                            luma.down.has_ratio_of(chroma.down));
   if (!plan_plane(luma, transform, size, resize_[0])) return false;
   if (chroma_differs_ && !plan_plane(chroma, transform, size, resize_[1])) return false;
-  plan_rings(planes, size);
+  plan_rings(planes, size.height);
   size_t widest = 0;
   for (int c = 0; c < planes.count; ++c) widest = std::max(widest, size_t(planes.plane[c].columns));
   grow(blended_, widest + kFastSlack);
   for (auto& channel : channel_) {
-    grow(channel, size_t(size) + kFastSlack);
+    grow(channel, size_t(size.width) + kFastSlack);
     // Never overwritten for a grey image.
     if (planes.count == 1) std::fill(channel.begin(), channel.end(), uint8_t{128});
   }
-  grow(rgb_, (size_t(size) + kFastSlack) * 3);
+  grow(rgb_, (size_t(size.width) + kFastSlack) * 3);
   return true;
 }
 
@@ -128,29 +132,35 @@ FastDecoder::Points FastDecoder::find_points(std::span<const std::byte> bytes,
   return Points::kFound;
 }
 
-bool FastDecoder::read(const std::string& where, const SampleTransform& transform, int size,
-                       const PixelFormat& format, std::byte* out) {
+bool FastDecoder::read(const std::string& where, const SampleTransform& transform,
+                       const ImageSize& whole, const PixelFormat& format, std::byte* out) {
   const CodecSession session(jpeg_);
+  const Box filled = transform.filled(whole);
+  const ImageSize size(filled.height, filled.width);
+  const size_t pixel = 3 * bytes_of(format.type), pitch = size_t(whole.width) * pixel;
+  const int left = transform.flip ? whole.width - filled.x - filled.width : filled.x;
+  out += size_t(filled.y) * pitch + size_t(left) * pixel;
   if (!index_ || segments_ || !jpeg_.has_points())
-    return read(where, transform, size, format, out, nullptr);
+    return read(where, transform, size, format, out, pitch, nullptr);
   const ScanKey key = scan_key(bytes_);
   index_->find(key, points_);
   const size_t known = points_.point.size();
-  const bool ok = read(where, transform, size, format, out, &points_);
+  const bool ok = read(where, transform, size, format, out, pitch, &points_);
   if (ok && points_.point.size() > known) index_->keep(key, points_);
   if (ok || known == 0) return ok;
   // They did not agree with the data: the next decoding finds them again.
   index_->remove(key);
   jpeg_.open(bytes_, where);
-  return read(where, transform, size, format, out, nullptr);
+  return read(where, transform, size, format, out, pitch, nullptr);
 }
 
-bool FastDecoder::read(const std::string& where, const SampleTransform& transform, int size,
-                       const PixelFormat& format, std::byte* out, ScanPoints* points) {
+bool FastDecoder::read(const std::string& where, const SampleTransform& transform,
+                       const ImageSize& size, const PixelFormat& format, std::byte* out,
+                       size_t pitch, ScanPoints* points) {
   const std::optional<JpegPlanes> planes = jpeg_.begin_planes(
       where, transform.crop, choose_scale(transform.crop, size), segments_, points);
   if (!planes || !plan(*planes, transform, size)) return false;
-  if (!stream(where, *planes, size, format, out)) return false;
+  if (!stream(where, *planes, size, format, out, pitch)) return false;
   jpeg_.check_end(where);
   return true;
 }
@@ -181,18 +191,18 @@ void FastDecoder::resize_row(const JpegPlanes& planes, int c, int y) {
   kernels_.gather_row(resize.gather, row, channel_[c].data());
 }
 
-bool FastDecoder::stream(const std::string& where, const JpegPlanes& planes, int size,
-                         const PixelFormat& format, std::byte* out) {
-  const size_t row_values = size_t(size) * 3;
+bool FastDecoder::stream(const std::string& where, const JpegPlanes& planes, const ImageSize& size,
+                         const PixelFormat& format, std::byte* out, size_t pitch) {
+  const size_t row_values = size_t(size.width) * 3;
   int band = planes.first_band;
-  for (int y = 0; y < size; ++y) {
+  for (int y = 0; y < size.height; ++y) {
     for (; band < bands_for_[size_t(y)]; ++band)
       if (!read_band(where, planes, band)) return false;
     for (int c = 0; c < planes.count; ++c) resize_row(planes, c, y);
-    kernels_.ycc_to_rgb(channel_[0].data(), channel_[1].data(), channel_[2].data(), size,
+    kernels_.ycc_to_rgb(channel_[0].data(), channel_[1].data(), channel_[2].data(), size.width,
                         rgb_.data());
     convert_pixels(format, std::span(rgb_).first(row_values), out);
-    out += row_values * bytes_of(format.type);
+    out += pitch;
   }
   return true;
 }

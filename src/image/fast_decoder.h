@@ -42,10 +42,11 @@ class FastDecoder {
   enum class Points { kNone, kKnown, kFound };
   Points find_points(std::span<const std::byte> bytes, const std::string& where);
 
-  // Decodes the open image: crops to `transform.crop`, resizes it to size x size, flips. Writes
-  // [size, size, 3] to `out` in `format`. False, and `out` unspecified, if Decoder has to decode
-  // it. REQUIRES: open() returned a value; no shift.
-  bool read(const std::string& where, const SampleTransform& transform, int size,
+  // Decodes the open image: crops to `transform.crop`, resizes it, flips. Writes
+  // transform.filled(size) of `out` [size.height, size.width, 3] in `format`, and not the padding
+  // around it. False, and `out` unspecified, if Decoder has to decode it. REQUIRES: open() returned
+  // a value; no shift.
+  bool read(const std::string& where, const SampleTransform& transform, const ImageSize& size,
             const PixelFormat& format, std::byte* out);
 
  private:
@@ -63,14 +64,15 @@ class FastDecoder {
 
   std::optional<ImageInfo> open(std::span<const std::byte> bytes, const SegmentedJpeg* segments,
                                 const std::string& where);
-  bool read(const std::string& where, const SampleTransform& transform, int size,
-            const PixelFormat& format, std::byte* out, ScanPoints* points);
-  bool plan(const JpegPlanes& planes, const SampleTransform& transform, int size);
-  bool plan_plane(const JpegPlanes::Plane& plane, const SampleTransform& transform, int size,
-                  Resize& resize);
-  void plan_rings(const JpegPlanes& planes, int size);
-  bool stream(const std::string& where, const JpegPlanes& planes, int size,
-              const PixelFormat& format, std::byte* out);
+  // `size` from here on: of the resized crop. `pitch`: bytes from a row of `out` to the next.
+  bool read(const std::string& where, const SampleTransform& transform, const ImageSize& size,
+            const PixelFormat& format, std::byte* out, size_t pitch, ScanPoints* points);
+  bool plan(const JpegPlanes& planes, const SampleTransform& transform, const ImageSize& size);
+  bool plan_plane(const JpegPlanes::Plane& plane, const SampleTransform& transform,
+                  const ImageSize& size, Resize& resize);
+  void plan_rings(const JpegPlanes& planes, int height);
+  bool stream(const std::string& where, const JpegPlanes& planes, const ImageSize& size,
+              const PixelFormat& format, std::byte* out, size_t pitch);
   bool read_band(const std::string& where, const JpegPlanes& planes, int band);
   void resize_row(const JpegPlanes& planes, int c, int y);
   Resize& resize_of(int c) { return resize_[c == 0 || !chroma_differs_ ? 0 : 1]; }
@@ -86,7 +88,7 @@ class FastDecoder {
   Resize resize_[2];  // luma, chroma
   bool chroma_differs_ = false;
   Ring ring_[3];
-  std::vector<int> bands_for_;  // [size], bands to decode before each output row
+  std::vector<int> bands_for_;  // [height], bands to decode before each output row
   std::vector<const uint8_t*> taps_;
   std::vector<uint8_t> blended_, channel_[3], rgb_;
 };

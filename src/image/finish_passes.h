@@ -20,8 +20,8 @@ struct FinishState {
 // Teams per image: enough for several hundred teams in a batch, to occupy a GPU of some 130
 // multiprocessors, but at most one per strip.
 constexpr int64_t kTeamsWanted = 512;
-SATURATE_HOST_DEVICE constexpr int finish_parts(int64_t count, int size) {
-  const int64_t strips = (int64_t{size} * size + kStripPixels - 1) / kStripPixels;
+SATURATE_HOST_DEVICE constexpr int finish_parts(int64_t count, const ImageSize& size) {
+  const int64_t strips = (int64_t{size.area()} + kStripPixels - 1) / kStripPixels;
   const int64_t wanted = count > 0 ? (kTeamsWanted + count - 1) / count : 1;
   return static_cast<int>(wanted < strips ? wanted : strips);
 }
@@ -31,13 +31,13 @@ SATURATE_HOST_DEVICE constexpr int finish_parts(int64_t count, int size) {
 // Pixel (x, y) of an image before its effects, as three levels in memory; null is black.
 SATURATE_HOST_DEVICE inline const uint8_t* pixel_in_memory(const FinishArguments& batch,
                                                            int64_t index, int x, int y) {
-  const int size = batch.size;
-  if (batch.held == nullptr) return batch.images + ((index * size + y) * size + x) * 3;
+  const int height = batch.size.height, width = batch.size.width;
+  if (batch.held == nullptr) return batch.images + ((index * height + y) * width + x) * 3;
   const HeldPlace& place = batch.places[index];
-  x = padded_index((place.flip != 0 ? size - 1 - x : x) + place.shift_x, size, batch.pad_mode);
-  y = padded_index(y + place.shift_y, size, batch.pad_mode);
+  x = padded_index((place.flip != 0 ? width - 1 - x : x) + place.shift_x, width, batch.pad_mode);
+  y = padded_index(y + place.shift_y, height, batch.pad_mode);
   if (x < 0 || y < 0) return nullptr;
-  return batch.held + ((int64_t{place.index} * size + y) * size + x) * 3;
+  return batch.held + ((int64_t{place.index} * height + y) * width + x) * 3;
 }
 
 SATURATE_HOST_DEVICE inline int rounded_weighing(int sum, int precision) {
@@ -49,14 +49,14 @@ SATURATE_HOST_DEVICE inline int rounded_weighing(int sum, int precision) {
 // rounded to levels, then rows.
 SATURATE_HOST_DEVICE inline void resized_pixel(const FinishArguments& batch, const HeldPlace& place,
                                                int x, int y, uint8_t* out) {
-  if (place.flip != 0) x = batch.size - 1 - x;
+  if (place.flip != 0) x = batch.size.width - 1 - x;
   const HeldPhoto& photo = batch.photos[place.index];
   const HeldFilter& across = batch.filters[place.crop.width];
-  const HeldFilter& down = batch.filters[place.crop.height];
+  const HeldFilter& down = batch.filters[batch.down + place.crop.height];
   const int16_t* const columns = batch.filter_values + across.begin;
   const int16_t* const rows = batch.filter_values + down.begin;
-  const int16_t* const weight_x = columns + batch.size + ptrdiff_t{x} * across.pitch;
-  const int16_t* const weight_y = rows + batch.size + ptrdiff_t{y} * down.pitch;
+  const int16_t* const weight_x = columns + batch.size.width + ptrdiff_t{x} * across.pitch;
+  const int16_t* const weight_y = rows + batch.size.height + ptrdiff_t{y} * down.pitch;
   const int64_t top = place.crop.y + static_cast<uint16_t>(rows[y]);
   const int64_t left = place.crop.x + static_cast<uint16_t>(columns[x]);
   const int64_t pitch = int64_t{photo.width} * 3;
@@ -99,13 +99,13 @@ SATURATE_HOST_DEVICE inline bool is_pixel_by_pixel(const FinishArguments& batch,
 // Pixel (x, y) after the effects. REQUIRES: is_pixel_by_pixel(batch, list).
 SATURATE_HOST_DEVICE inline void effects_pixel(const FinishArguments& batch, int64_t index,
                                                const EffectList& list, int x, int y, uint8_t* out) {
-  const int size = batch.size;
+  const ImageSize size = batch.size;
   uint8_t pixel[3];
   int n = 0;
   if (list.count > 0 && list.effect[0].kind == EffectKind::kAffine) {
     const auto pixel_at = [&](int from_x, int from_y) -> const uint8_t* {
-      const bool inside = from_x >= 0 && from_x < size && from_y >= 0 && from_y < size;
-      return inside ? pixel_in_memory(batch, index, from_x, from_y) : nullptr;
+      return is_inside(from_x, from_y, size) ? pixel_in_memory(batch, index, from_x, from_y)
+                                             : nullptr;
     };
     store_levels(blend_pixels_at(pixel_at, affine_place(list.effect[n++].value, size, x, y)),
                  pixel);
@@ -126,7 +126,7 @@ SATURATE_HOST_DEVICE inline uint8_t* strip_of(FinishState& state, int64_t first)
 template <class Team>
 SATURATE_HOST_DEVICE void fill_strip(const Team& team, const FinishArguments& batch, int64_t index,
                                      const EffectList* list, int first, int last, uint8_t* strip) {
-  Cursor at(batch.size, first + team.first());
+  Cursor at(batch.size.width, first + team.first());
   for (int i = first + team.first(); i < last; i += team.step(), at.advance(team.step())) {
     uint8_t* const out = strip + ptrdiff_t{i - first} * 3;
     if (list != nullptr)
@@ -150,7 +150,7 @@ SATURATE_HOST_DEVICE void copy_levels(const Team& team, const uint8_t* in, int c
 template <class Team>
 SATURATE_HOST_DEVICE void take_image(Team& team, const FinishArguments& batch, int64_t index,
                                      FinishState& state) {
-  const int pixels = batch.size * batch.size;
+  const int pixels = batch.size.area();
   for (int first = 0; first < pixels; first += kStripPixels) {
     const int last = pixels - first < kStripPixels ? pixels : first + kStripPixels;
     const int64_t value = (index * pixels + first) * 3;
@@ -224,7 +224,7 @@ template <class Team>
 SATURATE_HOST_DEVICE void finish_strips(Team& team, const FinishArguments& batch, int64_t index,
                                         const EffectList& list, int part, int parts,
                                         FinishState& state) {
-  const int pixels = batch.size * batch.size, strips = (pixels + kStripPixels - 1) / kStripPixels;
+  const int pixels = batch.size.area(), strips = (pixels + kStripPixels - 1) / kStripPixels;
   const int64_t begin = int64_t{strips} * part / parts * kStripPixels;
   const int64_t bound = int64_t{strips} * (part + 1) / parts * kStripPixels;
   const int end = static_cast<int>(bound < pixels ? bound : pixels);
@@ -254,7 +254,7 @@ SATURATE_HOST_DEVICE void finish_image(Team& team, const FinishArguments& batch,
     return finish_strips(team, batch, index, list, part, parts, state);
   if (part != 0) return;
   if (batch.places != nullptr) take_image(team, batch, index, state);
-  const int values = batch.size * batch.size * 3;
+  const int values = batch.size.area() * 3;
   const int64_t begin = index * values;
   float* const rows = batch.rows != nullptr ? batch.rows : static_cast<float*>(batch.out);
   const uint8_t* in = run_effects(team, list, batch.size, state.effects, batch.images + begin,

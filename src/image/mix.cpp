@@ -30,12 +30,15 @@ double draw_beta(RandomStream& random, double alpha) {
 }
 
 // A box of area share 1 - lambda, uniform centre, clipped at the image's edges, as v2.CutMix.
-Box draw_box(RandomStream& random, int size, double lambda) {
-  const int x = static_cast<int>(random.below(uint64_t(size)));
-  const int y = static_cast<int>(random.below(uint64_t(size)));
-  const int half = static_cast<int>(0.5 * std::sqrt(1 - lambda) * size);
-  const int left = std::max(x - half, 0), top = std::max(y - half, 0);
-  return {left, top, std::min(x + half, size) - left, std::min(y + half, size) - top};
+Box draw_box(RandomStream& random, const ImageSize& size, double lambda) {
+  const int x = static_cast<int>(random.below(uint64_t(size.width)));
+  const int y = static_cast<int>(random.below(uint64_t(size.height)));
+  const double half = 0.5 * std::sqrt(1 - lambda);
+  const int across = static_cast<int>(half * size.width);
+  const int down = static_cast<int>(half * size.height);
+  const int left = std::max(x - across, 0), top = std::max(y - down, 0);
+  return {left, top, std::min(x + across, size.width) - left,
+          std::min(y + down, size.height) - top};
 }
 
 float from_bfloat16(uint16_t bits) {
@@ -73,23 +76,24 @@ struct MixedRun {
   size_t begin, bytes;
 };
 
-std::vector<MixedRun> mixed_runs(const Mix& mix, size_t value, bool planar, int size) {
-  const size_t side = size_t(size), planes = planar ? 3 : 1, pixel = planar ? value : 3 * value;
-  if (mix.kind == MixKind::kMixUp) return {{0, 3 * side * side * value}};
+std::vector<MixedRun> mixed_runs(const Mix& mix, size_t value, bool planar, const ImageSize& size) {
+  const size_t planes = planar ? 3 : 1, pixel = planar ? value : 3 * value;
+  const auto height = size_t(size.height), width = size_t(size.width);
+  if (mix.kind == MixKind::kMixUp) return {{0, 3 * height * width * value}};
   std::vector<MixedRun> runs;
   for (size_t plane = 0; plane < planes; ++plane)
     for (int y = mix.box.y; y < mix.box.y + mix.box.height; ++y)
-      runs.push_back({((plane * side + size_t(y)) * side + size_t(mix.box.x)) * pixel,
+      runs.push_back({((plane * height + size_t(y)) * width + size_t(mix.box.x)) * pixel,
                       size_t(mix.box.width) * pixel});
   return runs;
 }
 
 }  // namespace
 
-void mix_images(const Mix& mix, PixelType type, bool planar, size_t count, int size,
+void mix_images(const Mix& mix, PixelType type, bool planar, size_t count, const ImageSize& size,
                 std::byte* pixels) {
   if (mix.kind == MixKind::kNone) return;
-  const size_t image = 3 * size_t(size) * size_t(size) * bytes_of(type);
+  const size_t image = 3 * size_t(size.area()) * bytes_of(type);
   const std::vector<MixedRun> runs = mixed_runs(mix, bytes_of(type), planar, size);
   const size_t cycles = std::gcd(count, mix.offset);
   std::vector<std::byte> first(image);
@@ -123,7 +127,7 @@ Mix draw_mix(const AugmentOptions& options, const SampleKey& batch, size_t count
   if (!cut) return mix;
   mix.box = draw_box(random, options.size, mix.lambda);
   const double area = double(mix.box.width) * mix.box.height;
-  mix.lambda = 1 - area / (double(options.size) * options.size);
+  mix.lambda = 1 - area / (double(options.size.height) * options.size.width);
   return mix;
 }
 

@@ -30,15 +30,17 @@ struct Ranges {
   int bits_dropped;
 };
 
-Ranges ranges_of(Policy policy, int size) {
+// `side`: along which an operation moves.
+Ranges ranges_of(Policy policy, int side) {
   if (policy == Policy::kTrivial) return {0.99, 32, 135, 0.99, 6};
-  return {0.3, 150.0 / 331 * size, 30, 0.9, 4};
+  return {0.3, 150.0 / 331 * side, 30, 0.9, 4};
 }
 
 }  // namespace
 
-double policy_magnitude(Policy policy, PolicyOp op, int bin, int size) {
-  const Ranges ranges = ranges_of(policy, size);
+double policy_magnitude(Policy policy, PolicyOp op, int bin, const ImageSize& size) {
+  const bool down = op == PolicyOp::kTranslateY;
+  const Ranges ranges = ranges_of(policy, down ? size.height : size.width);
   const double share = double(bin) / (kPolicyMagnitudes - 1);
   if (op == PolicyOp::kIdentity || op > PolicyOp::kSolarize) return 0;
   if (op <= PolicyOp::kShearY) return ranges.shear * share;
@@ -53,7 +55,7 @@ bool has_sign(PolicyOp op) {
   return op >= PolicyOp::kShearX && op <= PolicyOp::kSharpness;
 }
 
-void add_policy_op(PolicyOp op, double magnitude, int size, EffectList& list) {
+void add_policy_op(PolicyOp op, double magnitude, const ImageSize& size, EffectList& list) {
   if (op == PolicyOp::kIdentity) return;
   if (op >= kFirstColourOp) {
     list.add(kColourEffects[size_t(op) - size_t(kFirstColourOp)],
@@ -63,7 +65,8 @@ void add_policy_op(PolicyOp op, double magnitude, int size, EffectList& list) {
   AffineSpec spec;
   if (op <= PolicyOp::kShearY) {
     (op == PolicyOp::kShearX ? spec.shear_x : spec.shear_y) = degrees_of_slope(magnitude);
-    spec.center_x = spec.center_y = -0.5 * size;  // the first pixel's corner is fixed
+    spec.center_x = -0.5 * size.width;  // the first pixel's corner is fixed
+    spec.center_y = -0.5 * size.height;
   } else if (op <= PolicyOp::kTranslateY) {
     (op == PolicyOp::kTranslateX ? spec.translate_x : spec.translate_y) = std::trunc(magnitude);
   } else {

@@ -28,15 +28,15 @@ enum class PolicyOp {
 constexpr int kPolicyOps = 14;
 constexpr int kPolicyMagnitudes = 31;
 
-// Magnitude `bin` in [0, kPolicyMagnitudes) of an operation on images of `size` pixels a side: 0 if
-// it has none. REQUIRES: policy is not kNone.
-double policy_magnitude(Policy policy, PolicyOp op, int bin, int size);
+// Magnitude `bin` in [0, kPolicyMagnitudes) of an operation on images of `size`: 0 if it has none.
+// REQUIRES: policy is not kNone.
+double policy_magnitude(Policy policy, PolicyOp op, int bin, const ImageSize& size);
 
 // Whether the magnitude's sign is random too.
 bool has_sign(PolicyOp op);
 
 // Adds the operation's effects, none for kIdentity.
-void add_policy_op(PolicyOp op, double magnitude, int size, EffectList& list);
+void add_policy_op(PolicyOp op, double magnitude, const ImageSize& size, EffectList& list);
 
 void draw_policy(const AugmentOptions& options, const SampleKey& key, EffectList& list);
 

@@ -82,19 +82,29 @@ void Resizer::resize(const Image& in, const Box& box, int out_width, int out_hei
   }
 }
 
-ResizeFilters resize_filters(int longest, int out) {
-  ResizeFilters made;
-  made.by_length.resize(size_t(longest) + 1);
+namespace {
+
+// Adds those to `out` outputs.
+void add_filters(int longest, int out, ResizeFilters& made) {
+  made.by_length.push_back({});
   AxisFilter filter;
   TriangleFilter scratch;
   for (int length = 1; length <= longest; ++length) {
     prepare(filter, length, out, scratch);
-    made.by_length[size_t(length)] = {int64_t(made.values.size()), filter.taps, filter.pitch,
-                                      filter.precision};
+    made.by_length.push_back(
+        {int64_t(made.values.size()), filter.taps, filter.pitch, filter.precision});
     for (const int first : filter.first)
       made.values.push_back(static_cast<int16_t>(static_cast<uint16_t>(first)));
     made.values.insert(made.values.end(), filter.weight.begin(), filter.weight.end());
   }
+}
+
+}  // namespace
+
+ResizeFilters resize_filters(int longest, const ImageSize& size) {
+  ResizeFilters made;
+  add_filters(longest, size.width, made);
+  if (!size.is_square()) add_filters(longest, size.height, made);
   return made;
 }
 

@@ -17,11 +17,15 @@ namespace saturate {
 SATURATE_MODELS(SATURATE_ROW)
 #undef SATURATE_ROW
 
-// Fails with kUsage if `input.size` is below `least`.
+// Fails with kUsage if a side of the images is below `least`.
 void require_size(const ModelOptions& options, const ModelInput& input, int least);
 
-// Fails with kUsage unless `input.size` is a multiple of `step`.
+// Fails with kUsage unless both sides of the images are multiples of `step`.
 void require_multiple(const ModelOptions& options, const ModelInput& input, int step);
+// Fails with kUsage if training changes the size of the images.
+void require_one_size(const ModelOptions& options, const ModelInput& input);
+// Fails with kUsage unless the images have one size, a square.
+void require_square(const ModelOptions& options, const ModelInput& input);
 
 // A number of channels multiplied by model.width, at least 1.
 inline int64_t scaled(int64_t channels, double width) {

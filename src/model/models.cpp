@@ -33,6 +33,12 @@ std::string names_with(bool ModelTraits::*trait) {
   return names;
 }
 
+std::vector<ImageSize> all_sizes(const ModelInput& input) {
+  std::vector<ImageSize> sizes = input.other_sizes;
+  sizes.push_back(input.size);
+  return sizes;
+}
+
 }  // namespace
 
 std::span<const RegistryEntry<ModelFactory, ModelTraits>> models() {
@@ -53,7 +59,7 @@ bool ModelInput::is_tokens() const {
 }
 
 std::vector<int64_t> ModelInput::batch_shape(int64_t count) const {
-  if (is_images()) return {count, 3, size, size};
+  if (is_images()) return {count, 3, size.height, size.width};
   std::vector<int64_t> shape = {count};
   shape.insert(shape.end(), tensor.shape.begin(), tensor.shape.end());
   return shape;
@@ -65,19 +71,36 @@ at::Tensor ModelInput::zeros(int64_t count) const {
 }
 
 void require_size(const ModelOptions& options, const ModelInput& input, int least) {
-  if (input.size >= least) return;
-  fail(ErrorKind::kUsage,
-       options.name + " needs images of at least " + std::to_string(least) + " pixels, not " +
-           std::to_string(input.size),
-       "augment.size", "Raise augment.size, or choose another model.name");
+  for (const ImageSize& size : all_sizes(input))
+    if (size.shorter() < least)
+      fail(ErrorKind::kUsage,
+           options.name + " needs images of at least " + std::to_string(least) + " pixels, not " +
+               text_of(size),
+           "augment.size", "Raise augment.size, or choose another model.name");
 }
 
 void require_multiple(const ModelOptions& options, const ModelInput& input, int step) {
-  if (input.size % step == 0) return;
+  for (const ImageSize& size : all_sizes(input))
+    if (size.height % step != 0 || size.width % step != 0)
+      fail(ErrorKind::kUsage,
+           options.name + " needs images whose side is a multiple of " + std::to_string(step) +
+               ", not of " + text_of(size) + " pixels",
+           "augment.size", "Set augment.size to a multiple, or choose another model.name");
+}
+
+void require_one_size(const ModelOptions& options, const ModelInput& input) {
+  if (input.other_sizes.empty()) return;
   fail(ErrorKind::kUsage,
-       options.name + " needs images whose side is a multiple of " + std::to_string(step) +
-           ", not of " + std::to_string(input.size) + " pixels",
-       "augment.size", "Set augment.size to a multiple, or choose another model.name");
+       options.name + " takes images of one size, and augment.size changes it by epoch",
+       "augment.size", "Give augment.size one size, or choose another model.name");
+}
+
+void require_square(const ModelOptions& options, const ModelInput& input) {
+  require_one_size(options, input);
+  if (input.size.is_square()) return;
+  fail(ErrorKind::kUsage,
+       options.name + " needs square images, not of " + text_of(input.size) + " pixels",
+       "augment.size", "Give augment.size an integer, or choose another model.name");
 }
 
 // set_data() keeps every handle that was given out pointing at the moved tensor.

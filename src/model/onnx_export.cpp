@@ -293,7 +293,7 @@ at::Tensor numbers_for(const ModelInput& input, int64_t count) {
 
 }  // namespace
 
-void export_onnx(Env& env, const std::string& path, Model& model, int size,
+void export_onnx(Env& env, const std::string& path, Model& model, const ImageSize& size,
                  const std::map<std::string, std::string>& metadata) {
   export_onnx(env, path, model, ModelInput{1, size, env}, metadata);
 }

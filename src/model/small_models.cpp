@@ -78,6 +78,7 @@ class ToyCnn : public Chain {
 }  // namespace
 
 std::unique_ptr<Model> make_mlp(const ModelOptions& options, const ModelInput& input) {
+  require_one_size(options, input);
   int64_t values = 1;
   for (const int64_t size : input.batch_shape(1)) values *= size;
   return make_module_model<Mlp>(values, scaled(128, options.width), input.outputs);
@@ -90,13 +91,15 @@ std::unique_ptr<Model> make_simple_cnn(const ModelOptions& options, const ModelI
 
 std::unique_ptr<Model> make_toy_cnn(const ModelOptions& options, const ModelInput& input) {
   constexpr int kMost = 511;  // one more doubling would need half a gigabyte of weights
+  require_square(options, input);
   require_size(options, input, 2);
-  if (input.size > kMost)
+  const int side = input.size.width;
+  if (side > kMost)
     fail(ErrorKind::kUsage,
          "toy_cnn takes images of at most " + std::to_string(kMost) + " pixels, not " +
-             std::to_string(input.size),
+             std::to_string(side),
          "augment.size", "Set augment.size=256, for which it was made");
-  return make_module_model<ToyCnn>(scaled(16, options.width), input.size, input.outputs);
+  return make_module_model<ToyCnn>(scaled(16, options.width), side, input.outputs);
 }
 
 }  // namespace saturate

@@ -149,9 +149,10 @@ class VisionTransformer : public Chain {  // [N, 3, size, size] to [N, classes]
 
 std::unique_ptr<Model> make_vit(int64_t heads, const ModelOptions& options,
                                 const ModelInput& input) {
+  require_square(options, input);
   require_multiple(options, input, kPatch);
   return make_module_model<VisionTransformer>(scaled(heads, options.width), options.attention,
-                                              input.size, input.outputs);
+                                              input.size.width, input.outputs);
 }
 
 }  // namespace

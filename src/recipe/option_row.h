@@ -23,7 +23,8 @@
 namespace saturate {
 
 using OptionValue =
-    std::variant<bool, int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
+    std::variant<bool, int64_t, double, std::string, std::vector<double>, std::vector<std::string>,
+                 std::vector<int64_t>>;  // the last only from OptionRow::get
 
 inline constexpr double kInf = std::numeric_limits<double>::infinity();  // of a range's end
 

@@ -7,9 +7,26 @@
 #include <optional>
 #include <string>
 
+#include "saturate/data/pixel.h"
 #include "saturate/ledger.h"
 
 namespace saturate {
+
+// An integer for a square, else [height, width].
+template <class Json>
+void to_json(Json& value, const ImageSize& size) {
+  if (size.is_square())
+    value = size.height;
+  else
+    value = Json::array({size.height, size.width});
+}
+template <class Json>
+void from_json(const Json& value, ImageSize& size) {
+  if (value.is_array())
+    size = {value.at(0).template get<int>(), value.at(1).template get<int>()};
+  else
+    size = value.template get<int>();
+}
 
 inline std::string text_at(const nlohmann::json& object, const char* key) {
   const auto found = object.find(key);

@@ -49,7 +49,7 @@ int64_t batch_bytes(const Recipe& recipe, const Fields& fields, int64_t images) 
       converted += int64_t(sizeof(int64_t) * field.bytes() / bytes_of(field.type));
     return images * (int64_t(bytes_of(fields)) + converted);
   }
-  const int64_t area = int64_t{recipe.augment.size} * recipe.augment.size, values = 3 * area;
+  const int64_t area = recipe.augment.size.area(), values = 3 * area;
   const int64_t rows = recipe.augment.blur > 0 ? values * int64_t(sizeof(float)) : 0;
   const int64_t labels = recipe.train.task == TaskKind::kSegment ? 9 * area : 8;
   return images * (2 * values + values * int64_t(bytes_of(recipe.augment.output)) + rows + labels +
@@ -161,7 +161,8 @@ class Rehearsal {
       const auto end = target->shape.begin() + (segments ? 3 : ptrdiff_t(target->shape.size()));
       shape.insert(shape.end(), target->shape.begin(), end);
     } else if (segments) {
-      shape.insert(shape.end(), 2, recipe_.augment.size);
+      shape.push_back(recipe_.augment.size.height);
+      shape.push_back(recipe_.augment.size.width);
     }
     const bool whole = !target || is_whole(target->type);
     return at::randint(whole ? recipe_.model.classes : 2, shape,
@@ -180,13 +181,13 @@ class Rehearsal {
   // torch did not allocate, unless it has to change the layout.
   at::Tensor images(int64_t count, int64_t all) {
     if (!input_.is_images()) return tensors(all).narrow(0, 0, count);
-    const int64_t side = recipe_.augment.size, row = 3 * side;
+    const int64_t height = input_.size.height, width = input_.size.width, row = 3 * width;
     if (device_.is_cpu() && recipe_.train.channels_last) {
-      pixels_.resize(size_t(count * side * row));
+      pixels_.resize(size_t(count * height * row));
       for (size_t i = 0; i < pixels_.size(); ++i) pixels_[i] = float(i % 255) / 127 - 1;
-      return at::from_blob(pixels_.data(), {count, 3, side, side}, {side * row, 1, row, 3});
+      return at::from_blob(pixels_.data(), {count, 3, height, width}, {height * row, 1, row, 3});
     }
-    at::Tensor batch = at::rand({all, 3, side, side}, at::device(device_));
+    at::Tensor batch = at::rand({all, 3, height, width}, at::device(device_));
     if (recipe_.train.channels_last) batch = batch.contiguous(at::MemoryFormat::ChannelsLast);
     return batch.narrow(0, 0, count);
   }
@@ -203,24 +204,24 @@ class Rehearsal {
   bool holds_graph_ = false;
 };
 
-int64_t buffer_bytes(const LoaderOptions& options, const Fields& fields, int64_t side) {
+int64_t buffer_bytes(const LoaderOptions& options, const Fields& fields, int64_t area) {
   if (!fields.empty()) return int64_t(bytes_of(fields));
   if (options.output == BatchOutput::kPlaces) return 0;
-  return side * side * int64_t(3 * bytes_of(options.pixel_type()) + (options.masks ? 1 : 0));
+  return area * int64_t(3 * bytes_of(options.pixel_type()) + (options.masks ? 1 : 0));
 }
 
 // Host memory of the batches that both loaders hold, if their size depends on the number of images
 // that are computed at once.
 int64_t loader_bytes(const Recipe& recipe, const Fields& fields, int64_t images, int64_t most) {
   const TrainOptions& train = recipe.train;
-  const int64_t side = recipe.augment.size;
+  const int64_t area = recipe.augment.size.area();
   const int64_t held = recipe.data.prefetch + 1;  // with the one that is computed
   int64_t bytes = 0;
   if (train.effective_batch == 0)
     bytes += std::min(held, (most + images - 1) / images) * images *
-             buffer_bytes(train_loader_options(recipe), fields, side);
+             buffer_bytes(train_loader_options(recipe), fields, area);
   if (!recipe.data.eval_source.empty() && train.eval_batch == 0)
-    bytes += held * images * buffer_bytes(eval_loader_options(recipe), fields, side);
+    bytes += held * images * buffer_bytes(eval_loader_options(recipe), fields, area);
   return bytes;
 }
 
@@ -230,15 +231,15 @@ const char* memory_key(const Recipe& recipe) {
 
 [[noreturn]] void fail_too_small(const Recipe& recipe, int64_t bytes) {
   const double gib = double(bytes) / double(int64_t{1} << 30);
-  const int size = recipe.augment.size;  // 0 for tensors
+  const ImageSize size = recipe.augment.size;  // not set for tensors
   fail(ErrorKind::kRun,
        fmt::format("{}{} does not fit in {:.3g} GiB, even with a single {}", recipe.model.name,
-                   size > 0 ? fmt::format(" at {} pixels", size) : "", gib,
-                   size > 0 ? "image" : "sample"),
+                   size.is_set() ? fmt::format(" at {} pixels", text_of(size)) : "", gib,
+                   size.is_set() ? "image" : "sample"),
        memory_key(recipe),
        fmt::format("{} {}model.width, or set train.checkpoint_segments=auto",
                    recipe.train.memory_gb > 0 ? "Raise it, lower" : "Lower",
-                   size > 0 ? "augment.size or " : ""));
+                   size.is_set() ? "augment.size or " : ""));
 }
 
 // BatchNorm has no variance over one image of one pixel, the last layer's input in some models.

@@ -182,7 +182,7 @@ Checkpoint state_of(std::map<std::string, std::string> metadata, const std::stri
     from_json(state.at("best"), checkpoint.best);
     checkpoint.recipe_toml = state.at("recipe");
     checkpoint.classes = state.at("classes").get<std::vector<std::string>>();
-    checkpoint.image_size = state.at("image_size");
+    checkpoint.image_size = state.at("image_size").get<ImageSize>();
     checkpoint.images = state.value("images", int64_t{0});  // not in older files, as the next
     checkpoint.eval_images = state.value("eval_images", int64_t{0});
     if (state.contains("tensors")) checkpoint.fields = fields_in(state.at("tensors"));

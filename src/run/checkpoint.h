@@ -36,7 +36,7 @@ struct Checkpoint {
   EarlyStopping::State best;
   std::string recipe_toml;
   std::vector<std::string> classes;
-  int image_size = 0;               // augment.size as resolved; 0 for tensors
+  ImageSize image_size;             // augment.size as resolved; 0 for tensors
   std::vector<TensorField> fields;  // batch_fields() of the training source
   // In the training and evaluation sources; 0 if the file does not say, or there is none.
   int64_t images = 0, eval_images = 0;

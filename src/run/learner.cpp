@@ -136,6 +136,7 @@ std::string Learner::plan_graph() {
   GraphSetup setup;
   setup.batch = run_.recipe.train.batch;
   setup.make = make ? make : [this] { return make_cuda_graph(run_.device); };
+  setup.changes_size = !run_.recipe.augment.size_changes.empty();
   setup.finish = [this](DeviceBatch& batch) { input_.feeder().finish(batch); };
   graphed_ = std::make_unique<GraphedStep>(*step_, *parts_.optimizer, run_.device, run_.ledger,
                                            std::move(setup));

@@ -41,15 +41,20 @@ void validate_compiled(const Recipe& recipe, const std::string& where) {
                 "Set one of the two", where);
   if (recipe.augment.output != PixelType::kFloat32)
     fail_option("train.compiled", "needs images in fp32", "Set augment.output=fp32", where);
+  if (!recipe.augment.size_changes.empty())
+    fail_option("train.compiled", "is made for one size, and augment.size changes it by epoch",
+                "Give augment.size one size, or remove train.compiled", where);
   if (recipe.train.batch % recipe.train.accumulate != 0)
     fail_option("train.compiled", "needs micro-batches of equal size",
                 "Make train.batch a multiple of train.accumulate", where);
 }
 
 void validate_held(const Recipe& recipe, const std::string& where) {
-  if (recipe.data.cache.mode != CacheMode::kDevice ||
-      recipe.augment.crop != CropKind::kRandomResized)
-    return;
+  if (recipe.data.cache.mode != CacheMode::kDevice) return;
+  if (!recipe.augment.size_changes.empty())
+    fail_option("data.cache", "= device keeps images of one size, and augment.size changes it",
+                "Set data.cache=ram, or give augment.size one size", where);
+  if (recipe.augment.crop != CropKind::kRandomResized) return;
   if (recipe.data.cache.form != CacheForm::kDecoded)
     fail_option("data.cache",
                 "= device keeps images at augment.size, and augment.crop = random_resized cuts "

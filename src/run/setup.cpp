@@ -228,12 +228,12 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
          "Remove it");
   require_masks(recipe.train.task, data, recipe.data.source);
   if (!has_tensors || recipe.train.task == TaskKind::kClassify) resolve_classes(recipe, data);
-  if (!has_tensors && recipe.augment.size == 0)
+  if (!has_tensors && !recipe.augment.size.is_set())
     recipe.augment.size = first_image_side(data, recipe.data.on_error);
-  if (!has_tensors && recipe.train.eval_shift >= recipe.augment.size)
+  if (!has_tensors && recipe.train.eval_shift >= recipe.augment.size.shorter())
     fail(ErrorKind::kUsage,
          fmt::format("train.tta shifts by {}, and images have only {} pixels a side",
-                     recipe.train.eval_shift, recipe.augment.size),
+                     recipe.train.eval_shift, recipe.augment.size.shorter()),
          recipe.data.source, "Shift by a pixel or two");
   resolve_machine(recipe, device);
   if (!has_tensors) resolve_images(recipe, device);
@@ -243,6 +243,8 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
 ModelInput model_input(Env& env, const Recipe& recipe, const std::vector<TensorField>& fields) {
   ModelInput input{recipe.model.classes, recipe.augment.size, env};
   if (!fields.empty()) input.tensor = input_of(fields);
+  for (const SizeChange& change : recipe.augment.size_changes)
+    input.other_sizes.push_back(change.size);
   return input;
 }
 

@@ -44,6 +44,14 @@ bool is_alike(DeviceBatch& a, DeviceBatch& b) {
                     [](const at::Tensor* x, const at::Tensor* y) { return is_alike(*x, *y); });
 }
 
+// Whether the images of both have the same sides.
+bool has_size_of(const DeviceBatch& a, const DeviceBatch& b) {
+  const auto sides = [](const DeviceBatch& batch) {
+    return (batch.pixels.defined() ? batch.pixels : batch.images).sizes().slice(1).vec();
+  };
+  return sides(a) == sides(b);
+}
+
 bool takes_rate_from_device(const OptimizerOptions& options) {
   return options.fused && traits_of(options).fused != FusedUpdate::kNone;
 }
@@ -126,6 +134,8 @@ GraphedStep::Recording* GraphedStep::recording_for(const DeviceBatch& batch) {
   DeviceBatch like = batch;
   for (const auto& recording : recordings_)
     if (is_alike(recording->inputs, like)) return recording.get();
+  if (setup_.changes_size && !recordings_.empty() && !has_size_of(recordings_[0]->inputs, batch))
+    recordings_.clear();
   if (recordings_.size() == kMostShapes) {
     stop_capturing("the inputs keep changing their shape");
     return nullptr;

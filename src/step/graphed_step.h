@@ -31,6 +31,8 @@ struct GraphSetup {
   int64_t batch = 0;  // batch size of the captured steps
   std::function<std::unique_ptr<StepGraph>()> make;
   std::function<void(DeviceBatch&)> finish;  // Feeder::finish
+  // Whether epochs have images of several sizes: another size than before drops the graphs.
+  bool changes_size = false;
 };
 
 // Not for concurrent use. What the constructor takes must outlive it.

@@ -5,6 +5,7 @@
 // epoch and sample), dumped in tests, and applied on CPU or GPU by the same pixel functions.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -23,14 +24,22 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-// The transform of one sample, in this order: crop to `crop` (inside the image), resize to size x
-// size, shift, flip.
+// The transform of one sample, in this order: crop to `crop` (inside the image), resize to the
+// output's size or to `fitted`, shift, flip.
 struct SampleTransform {
   Box crop;
   // Pixels of the resized image by which the window moves right and down, in [-padding, padding]: a
   // crop of the padded image. The uncovered area is filled by pad_mode.
   int shift_x = 0, shift_y = 0;
   bool flip = false;  // left to right
+  // kLetterbox: the part of the output that the crop fills, before the flip; the rest is padding.
+  // Empty: all of it.
+  Box fitted = {};
+
+  // Where the resized crop is in the output, before the flip.
+  Box filled(const ImageSize& size) const {
+    return fitted.width > 0 ? fitted : Box{0, 0, size.width, size.height};
+  }
 };
 
 // RandomResizedCrop's box, as in torchvision.transforms.RandomResizedCrop.make_params: ten tries
@@ -39,14 +48,14 @@ Box random_resized_crop(RandomStream& random, int width, int height, double scal
                         double scale_max, double ratio_min, double ratio_max);
 
 // Parameters for one training image of `width` x `height`. All randomness comes from `random`.
-// kNone and kPad use the whole image, kCenter the box of evaluation. REQUIRES: width, height and
-// options.size > 0.
+// kNone, kPad and kLetterbox use the whole image, kCenter the box of evaluation. REQUIRES: width
+// and height > 0, and options.size is set.
 SampleTransform draw_transform(const AugmentOptions& options, RandomStream& random, int width,
                                int height);
 
 // The deterministic transform of evaluation. kCenter and kRandomResized: the centre crop that
-// remains after resizing the shorter side to size * eval_resize, with edges rounded to whole pixels
-// of the image. kNone and kPad: the whole image, as in training.
+// remains after resizing the image, its ratio kept, to cover size * eval_resize, with edges rounded
+// to whole pixels of the image. kNone, kPad and kLetterbox: the whole image, as in training.
 SampleTransform eval_transform(const AugmentOptions& options, int width, int height);
 
 // Antialiased bilinear resize of `box` to out_width x out_height: a triangle filter widened by the
@@ -86,7 +95,11 @@ SATURATE_HOST_DEVICE inline int padded_index(int i, int size, PadMode mode) {
   return i < size ? i : period - i;
 }
 
-// Crops, resizes unless the crop is size x size already, shifts and flips: uint8, size * size * 3.
+// The levels that make_normalize() maps to nearly 0: of letterbox's padding, and of erased boxes.
+std::array<uint8_t, 3> mean_levels(const AugmentOptions& options);
+
+// Crops, resizes unless the crop has the output's size already, pads or shifts, and flips: uint8,
+// [size.height, size.width, 3].
 void apply_transform(const AugmentOptions& options, const SampleTransform& transform,
                      const Image& in, Resizer& resizer, uint8_t* out);
 

@@ -3,8 +3,11 @@
 // recipe.h.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
+
+#include "saturate/data/pixel.h"
 
 namespace saturate {
 
@@ -15,11 +18,23 @@ enum class CacheForm { kEncoded, kDecoded };
 enum class StageMode { kNone, kTmpfs };
 enum class IndexMode { kAuto, kOff, kFile };
 enum class OnError { kFail, kSkip };
-enum class CropKind { kNone, kCenter, kRandomResized, kPad, kRandom };
+enum class CropKind { kNone, kCenter, kRandomResized, kPad, kRandom, kLetterbox };
 enum class PadMode { kZero, kReflect };
 enum class AugmentDevice { kAuto, kCpu, kCuda };
 enum class PixelType { kUint8, kBfloat16, kFloat16, kFloat32 };
 enum class Policy { kNone, kTrivial, kRand };
+
+// "224" for a square, else "224x320", height first.
+inline std::string text_of(const ImageSize& size) {
+  return std::to_string(size.height) + (size.is_square() ? "" : "x" + std::to_string(size.width));
+}
+
+// Training images have this size from an epoch on.
+struct SizeChange {
+  int epoch = 0;
+  ImageSize size;
+  bool operator==(const SizeChange&) const = default;
+};
 
 // A sample skipped under OnError::kSkip.
 struct SkippedSample {
@@ -85,9 +100,12 @@ struct DataOptions {
 struct AugmentOptions {
   AugmentDevice device = AugmentDevice::kAuto;  // for effects and normalisation
   PixelType output = PixelType::kFloat32;       // of the model's input; kUint8 is not allowed
-  int size = 0;  // output side, pixels; 0: the size of the first training image
+  ImageSize size;  // of the output; not set: a square of the first training image's shorter side
+  // Of training images, by epoch, the first from epoch 0 on; `size` is the last and largest. Empty:
+  // always `size`.
+  std::vector<SizeChange> size_changes;
   CropKind crop = CropKind::kNone;
-  int padding = 4;  // kPad, pixels at size `size`
+  int padding = 4;  // kPad, pixels of the output
   PadMode pad_mode = PadMode::kZero;
   double scale_min = 0.08, scale_max = 1.0;         // kRandomResized: share of the image's area
   double ratio_min = 3.0 / 4, ratio_max = 4.0 / 3;  // kRandomResized: width over height
@@ -95,7 +113,7 @@ struct AugmentOptions {
   bool flip_alternate = false;                      // drawn once, then inverted each epoch
   // Training effects, in this order (saturate/effects.h); 0 is off.
   double rotate = 0, shear = 0;  // degrees, maximum, either way
-  double translate = 0;          // share of `size`, maximum, either way
+  double translate = 0;          // share of width and of height, maximum, either way
   double zoom = 0;               // share, maximum, either way
   Policy policy = Policy::kNone;
   int policy_ops = 2, policy_magnitude = 9;             // kRand
@@ -112,9 +130,17 @@ struct AugmentOptions {
   double erase_ratio_min = 0.3, erase_ratio_max = 3.3;    // height over width
   // For a training batch: alpha of the Beta distribution of lambda; 0 is off.
   double mixup = 0, cutmix = 0;
-  double eval_resize = 1.0;  // evaluation: shorter side is size * eval_resize, then centre crop
+  double eval_resize = 1.0;  // evaluation: resized to cover size * eval_resize, then centre crop
   std::vector<double> mean = {0.485, 0.456, 0.406};
   std::vector<double> std = {0.229, 0.224, 0.225};
+
+  // The options of an epoch's training images, with their size.
+  AugmentOptions of_epoch(uint32_t epoch) const {
+    AugmentOptions options = *this;
+    for (const SizeChange& change : size_changes)
+      if (uint32_t(change.epoch) <= epoch) options.size = change.size;
+    return options;
+  }
 };
 
 }  // namespace saturate

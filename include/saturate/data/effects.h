@@ -66,8 +66,8 @@ struct SampleKey {
   RandomStream stream(EffectKind kind) const { return stream(RandomUse(100 + uint32_t(kind))); }
 };
 
-// The kAffine matrix of torchvision's F.affine(angle, translate, scale, shear, center) for an image
-// of size x size: degrees, pixels, a factor, degrees. `center` in pixels from the image's centre.
+// The kAffine matrix of torchvision's F.affine(angle, translate, scale, shear, center): degrees,
+// pixels, a factor, degrees. `center` in pixels from the image's centre.
 struct AffineSpec {
   double angle = 0, translate_x = 0, translate_y = 0, scale = 1, shear_x = 0, shear_y = 0;
   double center_x = 0, center_y = 0;
@@ -79,17 +79,18 @@ AffineSpec draw_affine(const AugmentOptions& options, const SampleKey& key);
 
 // The effects of one training sample, in this order: affine, the policy's, brightness, contrast,
 // saturation, hue, grey, blur, noise, erase. Each operation has its own random stream, so enabling
-// one does not change the others' draws. REQUIRES: options.size > 0.
+// one does not change the others' draws. REQUIRES: options.size is set.
 EffectList draw_effects(const AugmentOptions& options, const SampleKey& key);
 
 // Scratch memory of apply_effects; grows to the largest image and is kept. One per thread.
 struct EffectScratch {
-  std::vector<uint8_t> pixels;  // [size, size, 3]
+  std::vector<uint8_t> pixels;  // [height, width, 3]
   std::vector<float> rows;      // for kBlur
 };
 
-// `pixels` [size, size, 3], modified in place.
-void apply_effects(const EffectList& list, int size, EffectScratch& scratch, uint8_t* pixels);
+// `pixels` [size.height, size.width, 3], modified in place.
+void apply_effects(const EffectList& list, const ImageSize& size, EffectScratch& scratch,
+                   uint8_t* pixels);
 
 // A segmentation mask with one class number per pixel.
 struct Mask {
@@ -97,7 +98,8 @@ struct Mask {
   const uint8_t* classes;  // [height, width]
 };
 // Transforms a mask like its image, by apply_transform() and the kAffine effects of `list`, each
-// with nearest-pixel sampling. `outside` is the class outside the image. `out` [size, size].
+// with nearest-pixel sampling. `outside` is the class outside the image. `out` [size.height,
+// size.width].
 void transform_mask(const AugmentOptions& options, const SampleTransform& transform,
                     const EffectList& list, const Mask& mask, uint8_t outside, uint8_t* out);
 
@@ -117,46 +119,49 @@ struct HeldPhoto {
   int32_t width, height;
 };
 
-// Resizer's filter from one input length to S outputs, the batch's size, within a table of filters:
-// from filters[begin] on the first inputs of the S outputs, each read as uint16_t, then weights
-// [S][pitch], of which `taps` are used. A weight of 1 is 1 << precision. See resize_filters().
+// Resizer's filter from one input length to S outputs, a side of the batch, within a table of
+// filters: from filters[begin] on the first inputs of the S outputs, each read as uint16_t, then
+// weights [S][pitch], of which `taps` are used. A weight of 1 is 1 << precision. See
+// resize_filters().
 struct HeldFilter {
   int64_t begin;
   int32_t taps, pitch, precision;
 };
 
-// Writes the filters from every length 1 to `longest` to `out`: by_length [longest + 1], the first
-// unused. REQUIRES: longest <= kLongestHeld.
+// The filters from every length 1 to `longest` to size.width, then, for another height, those to
+// size.height: by_length [longest + 1] of each, the first unused. REQUIRES: longest <=
+// kLongestHeld.
 constexpr int kLongestHeld = 16384;  // pixels a side
 struct ResizeFilters {
   std::vector<HeldFilter> by_length;
   std::vector<int16_t> values;
 };
-ResizeFilters resize_filters(int longest, int out);
+ResizeFilters resize_filters(int longest, const ImageSize& size);
 
 // The kernel's view of a batch to convert from uint8 to normalised values, all on one device,
 // without overlapping memory except for `rows`. Fastest if pointers are multiples of 16 bytes.
 struct FinishArguments {
-  uint8_t* images;            // [count, size, size, 3], undefined afterwards; held images: also
+  uint8_t* images;            // [count, height, width, 3], undefined afterwards; held images: also
                               // before
   const EffectList* effects;  // [count]
   uint8_t* spare;             // like images; undefined afterwards
   int64_t count;
-  int size;
+  ImageSize size;
   Normalize normalize;
-  void* out;  // [count, size, size, 3] of `type` (NHWC, torch's channels_last)
-  // If not null, images are first copied from here, [any, size, size, 3], according to `places`.
+  void* out;  // [count, height, width, 3] of `type` (NHWC, torch's channels_last)
+  // If not null, images are first copied from here, [any, height, width, 3], according to `places`.
   const uint8_t* held = nullptr;
   const HeldPlace* places = nullptr;  // [count]
   PadMode pad_mode = PadMode::kZero;
   PixelType type = PixelType::kFloat32;  // not kUint8; 16-bit types are the floats rounded once
-  // [count, size, size, 3], undefined afterwards, if a list has kBlur. Null: uses `out`, which must
-  // then be kFloat32.
+  // [count, height, width, 3], undefined afterwards, if a list has kBlur. Null: uses `out`, which
+  // must then be kFloat32.
   float* rows = nullptr;
   // If not null, images are first cropped and resized from here, according to `places`, with the
-  // filters of resize_filters(their longest side, size).
+  // filters of resize_filters(their longest side, size): those to the height from filters[down] on.
   const HeldPhoto* photos = nullptr;  // [any]
   const HeldFilter* filters = nullptr;
+  int64_t down = 0;
   const int16_t* filter_values = nullptr;
 };
 
@@ -226,7 +231,8 @@ bool needs_volume_range(const AugmentOptions& options);
 // Fails with kUsage, naming the key, if an option is set that volumes do not have.
 void check_volume_options(const AugmentOptions& options);
 
-// The size after the crop: options.size along each axis that is longer than it. [3] each.
+// The size after the crop: options.size, a cube's side, along each axis that is longer than it. [3]
+// each.
 void set_volume_size(const AugmentOptions& options, const int32_t* in, int32_t* out);
 
 // A training volume's transform: crop, flips, affine and intensity, each from its own random
@@ -282,10 +288,10 @@ struct Mix {
 // identifies the batch by its first sample. kNone if both are off, or count is below 2.
 Mix draw_mix(const AugmentOptions& options, const SampleKey& batch, size_t count);
 
-// Mixes finished images in place: `pixels` is [count, 3, size, size] if `planar`, else [count,
-// size, size, 3]. Equal to feed.h's mix_batch() within rounding. Labels are left to the caller.
+// Mixes finished images in place: `pixels` is [count, 3, height, width] if `planar`, else [count,
+// height, width, 3]. Equal to feed.h's mix_batch() within rounding. Labels are left to the caller.
 // REQUIRES: `type` is not kUint8 for kMixUp; mix.offset < count.
-void mix_images(const Mix& mix, PixelType type, bool planar, size_t count, int size,
+void mix_images(const Mix& mix, PixelType type, bool planar, size_t count, const ImageSize& size,
                 std::byte* pixels);
 
 }  // namespace saturate

@@ -56,8 +56,8 @@ using BufferAllocator = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
 
 // The form in which a batch contains its images.
 enum class BatchOutput {
-  kInterleaved,  // finished pixels, [count, size, size, 3] (NHWC)
-  kPlanar,       // finished pixels, [count, 3, size, size] (NCHW); never uint8
+  kInterleaved,  // finished pixels, [count, height, width, 3] (NHWC)
+  kPlanar,       // finished pixels, [count, 3, height, width] (NCHW); never uint8
   kUnfinished,   // uint8 as decoded, NHWC; the consumer applies the effects and normalises
   // No pixels: the consumer holds the images, and finishes them. They are held cropped as in
   // evaluation; for training under kRandomResized whole.
@@ -93,12 +93,12 @@ struct Batch {
   // drops it.
   std::shared_ptr<std::byte> pixels;
   std::shared_ptr<const std::vector<BatchColumn>> columns;  // with kTensors; else null
-  // With LoaderOptions::masks: uint8 [count, size, size], the class of each pixel, kIgnoredClass
+  // With LoaderOptions::masks: uint8 [count, height, width], the class of each pixel, kIgnoredClass
   // outside the image.
   std::shared_ptr<std::byte> masks;
   BatchOutput output = BatchOutput::kInterleaved;
   PixelType type = PixelType::kFloat32;  // of the pixels
-  int size = 0;                          // side of an image, pixels
+  ImageSize size;                        // of an image
   std::vector<BatchSample> samples;      // [count]
   Mix mix;                               // applied by the consumer: the pixels are not mixed yet
   // Size of the global batch; with several processes samples skipped by kSkip count.

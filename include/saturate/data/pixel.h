@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Normalisation, from uint8 to float: one function for CPU and GPU. Compiled by nvcc too.
+// The size of images, and their normalisation, from uint8 to float: one function for CPU and GPU.
+// Compiled by nvcc too.
 #pragma once
 
 #include <bit>
@@ -13,6 +14,20 @@
 #endif
 
 namespace saturate {
+
+// Pixels; 0 x 0: not set. An integer is the side of a square.
+struct ImageSize {
+  int height = 0, width = 0;
+
+  SATURATE_HOST_DEVICE constexpr ImageSize(int side = 0) : height(side), width(side) {}
+  SATURATE_HOST_DEVICE constexpr ImageSize(int rows, int columns) : height(rows), width(columns) {}
+  SATURATE_HOST_DEVICE constexpr bool is_set() const { return height > 0 && width > 0; }
+  SATURATE_HOST_DEVICE constexpr bool is_square() const { return height == width; }
+  SATURATE_HOST_DEVICE constexpr int shorter() const { return height < width ? height : width; }
+  SATURATE_HOST_DEVICE constexpr int longer() const { return height < width ? width : height; }
+  SATURATE_HOST_DEVICE constexpr int area() const { return height * width; }
+  bool operator==(const ImageSize&) const = default;
+};
 
 // Normalisation per channel: value * scale + shift = (value / 255 - mean) / std.
 struct Normalize {
