@@ -30,11 +30,11 @@ bool fits_in_memory(const at::Device& device, const std::function<void()>& attem
 
 // The most images, up to `most`, whose step fits in the memory of `device` in a run of `recipe`:
 // tried with a separate model and optimizer, on random images, in two micro-batches if
-// `train.batch=auto:IMAGES` needs more than one. Beside them it holds memory for a pipeline's batches,
-// and for a graph. On the CPU it leaves room for copies made by checkpoints and, without a budget,
-// for the loaders' batches; on any device these take at most half of the host's memory. torch's
-// random state is unchanged. REQUIRES: a recipe resolved except for train.batch. Fails with kRun if
-// not one image fits. `fields`: batch_fields().
+// `train.batch=auto:IMAGES` needs more than one. Beside them it holds memory for a pipeline's
+// batches, and for a graph. On the CPU it leaves room for copies made by checkpoints and, without a
+// budget, for the loaders' batches; on any device these take at most half of the host's memory.
+// torch's random state is unchanged. REQUIRES: a recipe resolved except for train.batch. Fails with
+// kRun if not one image fits. `fields`: batch_fields().
 int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& device, int64_t most,
                          const std::vector<TensorField>& fields = {});
 
