@@ -74,11 +74,7 @@ TEST(ModelSizes, EachSizeOfTrainingIsChecked) {
     return "no error";
   };
   EXPECT_EQ(error_for("unet", 32), "no error");
-<<<<<<< HEAD
   EXPECT_NE(error_for("unet", 40).find("multiples of 16 pixels; they are 40"), std::string::npos);
-=======
-  EXPECT_NE(error_for("unet", 40).find("a multiple of 16, not of 40 pixels"), std::string::npos);
->>>>>>> h-nonsquare
   EXPECT_NE(error_for("resnet9", {32, 8}).find("at least 16 pixels, not 32x8"), std::string::npos);
   for (const char* name : {"mlp", "vit_tiny", "toy_cnn"})
     EXPECT_NE(error_for(name, 32).find("takes images of one size"), std::string::npos) << name;

@@ -25,11 +25,7 @@ class FunctionModel : public Model {
 };
 
 // A quarter of the width, filled, in evaluation.
-<<<<<<< HEAD
 inline std::unique_ptr<Model> small_model(const std::string& name, const ModelInput& input) {
-=======
-inline std::unique_ptr<Model> small_model(const std::string& name, const ImageSize& size) {
->>>>>>> h-nonsquare
   ModelOptions options;
   options.name = name;
   options.width = 0.25;

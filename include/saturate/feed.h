@@ -32,14 +32,9 @@ struct DeviceBatch {
   // The model's input, on the device: [N, 3, H, W] float, bfloat16 or half, channels_last where
   // asked; or for samples that are tensors [N, ...] as of input_of().
   at::Tensor images;
-<<<<<<< HEAD
   // On the device: [N] int64 classes; for segmentation [N, H, W], or of volumes [N, D, H, W],
   // with kIgnoredLabel at ignored pixels and voxels; for another target of tensors [N, ...], float,
   // or int64 if it is of whole numbers.
-=======
-  // On the device: [N] int64 classes; for segmentation [N, H, W], with kIgnoredLabel at ignored
-  // pixels; for another target of tensors [N, ...], float, or int64 if it is of whole numbers.
->>>>>>> h-nonsquare
   at::Tensor labels;
   std::vector<std::string> names;  // [N], if the loader provides them
   // For mixed images: `labels` are the heavier ones, with weight lambda, and these have the rest.

@@ -112,12 +112,9 @@ class Loader:
     predict. Arguments about images are then errors, except size, crop, padding and flip for volumes
     ("npy:scans,volume=x").
 
-<<<<<<< HEAD
     Samples of varying length ("npz:texts.npz,lengths=n") are grouped by length, padded to the longest of the batch,
     rounded up to a multiple of 8, and come with "mask": bool [N, length], true where there is no padding.
 
-=======
->>>>>>> h-nonsquare
     A source with masks has batches (images, masks): uint8 [N, height, width], the class of each pixel; 255 is ignored.
 
     Several processes

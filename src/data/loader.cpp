@@ -279,11 +279,7 @@ struct Loader::State {
     out.output = options.output;
     out.type = options.pixel_type();
     out.size = now.size;
-<<<<<<< HEAD
     out.columns = padding.columns(taken);
-=======
-    out.columns = fields;
->>>>>>> h-nonsquare
     out.mix = {};
     out.global_batch = std::min(options.batch, epoch_size() - taken * options.batch);
     out.place = taken;

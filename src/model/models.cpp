@@ -83,13 +83,8 @@ void require_multiple(const ModelOptions& options, const ModelInput& input, int 
   for (const ImageSize& size : all_sizes(input))
     if (size.height % step != 0 || size.width % step != 0)
       fail(ErrorKind::kUsage,
-<<<<<<< HEAD
            options.name + " needs images whose sides are multiples of " + std::to_string(step) +
                " pixels; they are " + text_of(size),
-=======
-           options.name + " needs images whose side is a multiple of " + std::to_string(step) +
-               ", not of " + text_of(size) + " pixels",
->>>>>>> h-nonsquare
            "augment.size", "Set augment.size to a multiple, or choose another model.name");
 }
 

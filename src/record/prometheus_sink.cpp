@@ -151,7 +151,8 @@ class PrometheusSink : public MetricsSink {
       return response.set_content(text(), "text/plain; version=0.0.4; charset=utf-8");
     response.status = 403;
     response.set_content(
-        "this run does not serve this Host name: add it to watch.prometheus after a comma\n", "text/plain");
+        "this run does not serve this Host name: add it to watch.prometheus after a comma\n",
+        "text/plain");
   }
 
   // Names that observers give may have characters that Prometheus does not know.
