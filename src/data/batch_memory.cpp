@@ -31,7 +31,7 @@ std::vector<SampleColumn> columns_of(const Dataset& dataset, const LoaderOptions
     for (const TensorField& field : batch_fields(dataset, augment))
       columns.push_back({0, field.bytes()});
   } else {
-    const auto area = size_t(augment.size.area());
+    const size_t area = size_t(augment.size.height) * size_t(augment.size.width);
     const bool places = options.output == BatchOutput::kPlaces;
     columns = {{0, places ? 0 : area * 3 * bytes_of(options.pixel_type())},
                {0, options.masks ? area : 0}};

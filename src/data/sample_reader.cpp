@@ -39,7 +39,7 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
       augment_(options.train ? augment.of_epoch(0) : augment),
       format_{options.pixel_type(), make_normalize(augment)},
       fast_(Decoder::kDefaultMaxPixels, fast_kernels(), index),
-      scratch_(size_t(augment.size.area()) * 3),
+      scratch_(size_t(augment.size.height) * size_t(augment.size.width) * 3),
       interleaved_(options.output == BatchOutput::kPlanar ? scratch_.size() * bytes_of(options.type)
                                                           : 0),
       volumes_(dataset.tensors(), augment) {}

@@ -105,7 +105,7 @@ LoaderOptions filling_options(LoaderOptions options) {
 
 at::Tensor allocate_images(int64_t count, const ImageSize& size, const at::Device& device,
                            const std::string& where) {
-  const int64_t bytes = count * size.area() * 3;
+  const int64_t bytes = count * size.height * size.width * 3;
   if (device.is_cpu() && uint64_t(bytes) > available_memory())
     fail_too_large(bytes,
                    fmt::format(", and {:.1f} GB are free", double(available_memory()) * 1e-9),
