@@ -55,8 +55,10 @@ TEST(DataCommand, TensorsAreInspectedAndVerified) {
   const CommandResult verified = run_saturate("data verify " + uri);
   EXPECT_EQ(verified.exit_code, 3);
   EXPECT_NE(verified.out.find("1 of 3 samples are broken"), std::string::npos) << verified.out;
-  expect_error(run_saturate("data pack " + uri + " --out shard:" + (dir / "a.shard")), 2,
-               {"tensors"});
+  const std::string pack = "data pack " + uri + " --out shard:" + (dir / "a.shard");
+  expect_error(run_saturate(pack), 3, {"row 2"});
+  EXPECT_EQ(run_saturate(pack + " --skip-broken").exit_code, 0);
+  expect_error(run_saturate("data pack " + uri + " --out tar:" + (dir / "a.tar")), 2, {"tensors"});
 }
 
 TEST(DataCommand, InspectCountsTheLabelsOfVoxels) {

@@ -80,8 +80,8 @@ TEST(TensorCommands, APackedTableTrainsWithTheSameLosses) {
   const std::string from_table = dir / "a", from_shard = dir / "b";
   for (const auto& [run, data] : {std::pair(from_table, source), std::pair(from_shard, shard)}) {
     const CommandResult trained =
-        run_saturate("train --out " + run + kQuick + " data.source=" + data +
-                     " data.eval_source=" + data + " model.name=mlp train.batch=16 train.epochs=3");
+        run_saturate("train " + data + " --out " + run + kQuick + " data.eval_source=" + data +
+                     " train.batch=16 train.epochs=3");
     ASSERT_EQ(trained.exit_code, 0) << trained.err;
   }
   for (const char* kind : {"train", "eval"})
@@ -94,9 +94,8 @@ TEST(TensorCommands, SamplesOfVaryingLengthAreInspectedAndNotTrainedOn) {
   const std::string named = source + ",sequence=x+tags";
   const CommandResult seen = run_saturate("data inspect " + named);
   EXPECT_NE(seen.out.find("float32 [up to 13, 3]"), std::string::npos) << seen.out;
-  testing::expect_error(run_saturate("train --set model.name=mlp data.source=" + named +
-                                     " data.eval_source=" + named),
-                        2, {"varying length", "lengths=NAME"});
+  testing::expect_error(run_saturate("train " + named + " --set data.eval_source=" + named), 2,
+                        {"varying length", "lengths=NAME"});
 }
 
 }  // namespace

@@ -288,8 +288,10 @@ class CsvSource : public IndexedSource {
     std::byte* to = out.bytes.data();
     const float* const row = cells_.data() + index * columns_.size();
     if (std::isnan(row[target_]))
-      fail(ErrorKind::kData, "the target is missing, or a class that the training part has not",
-           out.name, "Correct it, or skip such rows with data.on_error=skip");
+      fail(
+          ErrorKind::kData, "the target is missing, or a class that the training part has not",
+          out.name,
+          "Correct it, or skip such rows with data.on_error=skip, in data pack with --skip-broken");
     for (size_t i = 0; i < columns_.size(); ++i) {
       const TableColumn& column = columns_[i];
       const float set = column.is_number ? row[i] : 1;
