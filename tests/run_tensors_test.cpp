@@ -296,7 +296,6 @@ TEST_F(TensorRun, WhatIsForImagesIsRefused) {
   expect_refused({"augment.flip=0.25"}, "augment.flip is for images");
   expect_refused({"augment.mixup=0.2"}, "augment.mixup is for images");
   expect_refused({"data.cache=device"}, "data.cache = device is for images");
-  expect_refused({"data.stage=/tmp"}, "data.stage");
   expect_refused({"train.tta=flip"}, "train.tta is for images");
   expect_refused({"pipeline.augment=true"}, "pipeline.augment is for images");
   expect_refused({"train.label_smoothing=0.1"}, "train.label_smoothing is for classes");
