@@ -94,7 +94,7 @@ struct Loader::State {
   const Dataset& dataset;
   const LoaderOptions options;
   const AugmentOptions augment;
-  AugmentOptions now;                 // of this epoch
+  AugmentOptions now;                 // of this epoch; before the first with the largest size
   std::vector<SampleColumn> columns;  // of this epoch, and an empty one after the last
   const std::shared_ptr<const std::vector<BatchColumn>> fields;  // null for images
   Padding padding;
@@ -121,7 +121,7 @@ struct Loader::State {
       : dataset(data),
         options(opt),
         augment(aug),
-        now(aug),  // with the largest size, for the buffers
+        now(aug),
         columns(columns_of(data, opt, aug)),
         fields(fields_of(data, aug, columns)),
         padding(data, columns, fields),
