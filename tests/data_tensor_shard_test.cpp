@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <span>
+#include <vector>
 
 #include "data/export.h"
+#include "data/field_table.h"
 #include "data/inspect.h"
 #include "saturate/data/input.h"
 #include "saturate/data/loader.h"
@@ -184,6 +187,25 @@ TEST(TensorShard, BrokenRowsAreSkippedOrFail) {
   EXPECT_EQ(report.samples, 2u);
   ASSERT_EQ(report.skipped.size(), 1u);
   EXPECT_NE(report.skipped[0].name.find("row 1"), std::string::npos);
+}
+
+TEST(TensorShard, PaddingOfSequencesMayHaveAnyValue) {
+  const std::vector<TensorField> fields = {
+      {.name = "x", .type = ElementType::kInt64, .shape = {4}, .values = 5, .is_sequence = true}};
+  const std::vector<int64_t> values = {1, 2, -1, 99};
+  const auto bytes = std::as_bytes(std::span(values));
+  EXPECT_EQ(problem_of_values(fields, 2, bytes), "");
+  EXPECT_NE(problem_of_values(fields, 3, bytes), "");
+}
+
+TEST(TensorShard, FieldsHaveNamesAndABoolTwoValues) {
+  TensorField field{.name = "", .type = ElementType::kBool, .shape = {3}};
+  EXPECT_EQ(problem_of(std::span(&field, 1), 0), "a field has no name");
+  field.name = "flag";
+  field.values = 2;
+  EXPECT_EQ(problem_of(std::span(&field, 1), 0), "");
+  field.values = 3;
+  EXPECT_NE(problem_of(std::span(&field, 1), 0), "");
 }
 
 TEST(TensorShard, AStagedCopyHasTheBatchesOfItsSource) {

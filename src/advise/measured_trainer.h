@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,6 +55,9 @@ inline Recipe measured_recipe(Recipe recipe) {
   recipe.data.eval_source.clear();
   recipe.optimizer.lr = 0;
   recipe.train.epochs = std::max(recipe.train.epochs, 1e6);
+  // Always of the first size, however many epochs the measurement takes; `size` remains the last.
+  if (auto& sizes = recipe.augment.size_changes; sizes.size() > 1)
+    sizes = {sizes.front(), {std::numeric_limits<int>::max(), recipe.augment.size}};
   recipe.train.max_minutes = 0;
   recipe.train.early_stop = 0;
   recipe.watch.progress = false;

@@ -271,7 +271,8 @@ void add_pack(CLI::App& data, int& exit_code) {
              "Split JPEGs into segments of this many MCUs without changing a pixel, so that "
              "a crop is decoded on its own (shard); 0 keeps every file's bytes");
   command.add_flag("--verify", options.verify,
-                   "Decode every JPEG before and after splitting and compare the pixels");
+                   "Compare what was written: the pixels of JPEGs before and after splitting, the "
+                   "bytes of tensors and objects");
   command.add_flag("--skip-broken", arguments.skip_broken,
                    "Skip samples that cannot be read or decoded, instead of stopping");
   add_threads(command, arguments.threads);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "data/elements.h"
 #include "data/volume_fields.h"
@@ -31,7 +33,8 @@ bool is_sized(const TensorField& field, uint64_t most, uint64_t& bytes) {
 std::string problem_of_field(const TensorField& field) {
   if (field.shape.size() > kMaxDimensions)
     return "has " + std::to_string(field.shape.size()) + " dimensions";
-  if (field.values < 0 || field.values > kMaxValues || (field.values > 0 && !is_whole(field.type)))
+  const int64_t most = field.type == ElementType::kBool ? 2 : kMaxValues;
+  if (field.values < 0 || field.values > most || (field.values > 0 && !is_whole(field.type)))
     return "cannot have values below " + std::to_string(field.values);
   if (!field.symbols.empty() && field.symbols.size() != size_t(field.values))
     return "has " + std::to_string(field.symbols.size()) + " symbols for " +
@@ -124,18 +127,22 @@ std::string problem_of(std::span<const TensorField> fields, size_t classes) {
   constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();  // bytes of a sample
   uint64_t total = 0;
   const TensorField* target = nullptr;
+  std::vector<std::string_view> names;
   for (const TensorField& field : fields) {
     uint64_t bytes = 0;
+    if (field.name.empty()) return "a field has no name";
+    names.push_back(field.name);
     if (!is_sized(field, kMost, bytes) || (total += bytes) > kMost)
       return quoted(field) + "has no values, or makes a sample larger than 4 GiB";
     if (const std::string problem = problem_of_field(field); !problem.empty())
       return quoted(field) + problem;
-    const auto is_same = [&](const TensorField& other) { return other.name == field.name; };
-    if (std::ranges::count_if(fields, is_same) > 1) return quoted(field) + "is there twice";
     if (!field.is_target) continue;
     if (target) return "there are two targets";
     target = &field;
   }
+  std::ranges::sort(names);
+  if (const auto twice = std::ranges::adjacent_find(names); twice != names.end())
+    return "field \"" + std::string(*twice) + "\" is there twice";
   if (const char* reason = why_no_sequences(fields)) return std::string("it ") + reason;
   if (classes == 0) return {};
   if (!target || target->values < 1 || size_t(target->values) > classes)
@@ -143,12 +150,13 @@ std::string problem_of(std::span<const TensorField> fields, size_t classes) {
   return {};
 }
 
-std::string problem_of_values(std::span<const TensorField> fields,
+std::string problem_of_values(std::span<const TensorField> fields, size_t length,
                               std::span<const std::byte> bytes) {
   const bool has_voxels = labelled_volume(fields) != nullptr;
   for (const TensorField& field : fields) {
-    const auto values = bytes.first(field.bytes());
+    auto values = bytes.first(field.bytes());
     bytes = bytes.subspan(values.size());
+    if (field.is_sequence) values = values.first(values.size() / size_t(field.shape[0]) * length);
     if (field.values == 0 && field.type != ElementType::kBool) continue;
     if (exceeds(field, values, has_voxels && field.is_target))
       return quoted(field) + "has a number that is not from 0 to " +

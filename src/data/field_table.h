@@ -22,8 +22,9 @@ std::string take_fields(ByteReader& reader, uint32_t count, std::vector<TensorFi
 std::string problem_of(std::span<const TensorField> fields, size_t classes);
 
 // Which field of a sample has a number that the field does not allow, and "" if none has. A target
-// that is the labels of a volume may have ignored ones. REQUIRES: `bytes` is of the fields' size.
-std::string problem_of_values(std::span<const TensorField> fields,
+// that is the labels of a volume may have ignored ones, and padding beyond `length`, that of the
+// sample's sequences, any. REQUIRES: `bytes` is of the fields' size.
+std::string problem_of_values(std::span<const TensorField> fields, size_t length,
                               std::span<const std::byte> bytes);
 
 }  // namespace saturate

@@ -53,7 +53,7 @@ std::string stored_name(const std::string& name, const std::string& class_name) 
   for (size_t at = name.rfind(folder); at != std::string::npos && !class_name.empty();
        at = at == 0 ? std::string::npos : name.rfind(folder, at - 1))
     if (at == 0 || name[at - 1] == '/' || name[at - 1] == ':') return name.substr(at);
-  return std::string(trimmed(name.substr(name.find_last_of("/:") + 1), " "));
+  return name.substr(name.find_last_of("/:") + 1);
 }
 
 // True for an evenly spread `fraction` of the samples.
@@ -247,8 +247,9 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
       report.skipped.push_back(
           {name.empty() ? "sample " + std::to_string(i) : name, packed.broken});
     } else {
-      sample.name = is_tensors ? stored_name(sample.name, "")
-                               : stored_name(sample.name, dataset.classes()[size_t(sample.label)]);
+      sample.name = is_tensors
+                        ? std::string(trimmed(stored_name(sample.name, ""), " "))  // "FILE: row 3"
+                        : stored_name(sample.name, dataset.classes()[size_t(sample.label)]);
       writer->append(sample, dataset.length(i));
       if (reads_back) checksums.push_back(checksum_of(sample.bytes));
       ++report.samples;

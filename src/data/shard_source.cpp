@@ -73,7 +73,7 @@ class ShardSource : public IndexedSource {
     if (whole && checksum_of(out.bytes) != record.crc)
       fail(ErrorKind::kData, "sample is damaged: wrong checksum", out.name,
            "Fetch the shard again, or set data.on_error=skip to skip such samples");
-    const std::string problem = problem_of_values(tensors(), out.bytes);
+    const std::string problem = problem_of_values(tensors(), record.width, out.bytes);
     if (!problem.empty())
       fail(ErrorKind::kData, problem, out.name,
            "Create the shard again with saturate data pack, or set data.on_error=skip");

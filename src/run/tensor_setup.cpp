@@ -116,11 +116,11 @@ void resolve_tensors(Recipe& recipe, const Dataset& data) {
   const std::string& source = recipe.data.source;
   if (std::ranges::any_of(data.tensors(), &TensorField::is_sequence))
     fail(ErrorKind::kUsage, "the samples are of varying length, which no model takes", source,
-         "Remove ,lengths=NAME to train on the padded arrays, or train with saturate.Loader in "
-         "Python");
+         "Read or pack the arrays without ,lengths=NAME to train on them as padded, or train with "
+         "saturate.Loader in Python");
   if (!target)
     fail(ErrorKind::kUsage, "the source has no target to predict", source,
-         "Name it with ,target=NAME");
+         "Name it with ,target=NAME; a shard has the target of the source that was packed");
   TaskKind& task = recipe.train.task;
   const bool has_voxels = labelled_volume(data.tensors()) != nullptr;
   if (task == TaskKind::kAuto) task = task_for(data.tensors(), *target, has_voxels, source);
