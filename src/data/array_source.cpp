@@ -161,6 +161,7 @@ class ArraySource : public IndexedSource {
   // The same for a target that is the labels of a volume's voxels, if it is in memory.
   void find_voxel_classes() {
     std::vector<TensorField> fields;
+    fields.reserve(arrays_.size());
     for (const StoredArray& array : arrays_) fields.push_back(array.field);
     if (!labelled_volume(fields)) return;
     StoredArray& target = *std::ranges::find_if(

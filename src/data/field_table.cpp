@@ -9,6 +9,7 @@
 
 #include "data/elements.h"
 #include "data/volume_fields.h"
+#include "saturate/data/loader.h"
 
 namespace saturate {
 namespace {
@@ -52,8 +53,8 @@ bool exceeds(std::span<const std::byte> bytes, uint64_t limit, bool are_voxels) 
     T value;
     std::memcpy(&value, bytes.data() + at, sizeof value);
     const bool ignored =
-        are_voxels && (std::cmp_less(value, 0) || uint64_t(value) == kIgnoredClass);
-    found |= uint64_t(value) >= limit && !ignored;
+        are_voxels && (std::cmp_less(value, 0) || std::cmp_equal(value, kIgnoredClass));
+    found |= (std::cmp_less(value, 0) || std::cmp_greater_equal(value, limit)) && !ignored;
   }
   return found;
 }
@@ -132,7 +133,9 @@ std::string problem_of(std::span<const TensorField> fields, size_t classes) {
     uint64_t bytes = 0;
     if (field.name.empty()) return "a field has no name";
     names.push_back(field.name);
-    if (!is_sized(field, kMost, bytes) || (total += bytes) > kMost)
+    const bool fits = is_sized(field, kMost, bytes);
+    total += bytes;
+    if (!fits || total > kMost)
       return quoted(field) + "has no values, or makes a sample larger than 4 GiB";
     if (const std::string problem = problem_of_field(field); !problem.empty())
       return quoted(field) + problem;

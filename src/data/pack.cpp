@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/checksum.h"
+#include "base/text.h"
 #include "data/export.h"
 #include "data/ordered.h"
 #include "data/progress_meter.h"

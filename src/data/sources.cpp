@@ -86,6 +86,7 @@ std::vector<int64_t> sort_classes(std::vector<std::string>& names) {
   const std::vector<std::string> given = names;
   std::ranges::sort(names);
   std::vector<int64_t> labels;
+  labels.reserve(given.size());
   for (const std::string& name : given)
     labels.push_back(std::ranges::lower_bound(names, name) - names.begin());
   return labels;
@@ -116,8 +117,8 @@ namespace {
 std::string scheme_of_url(const std::string& url) {
   const std::string name = store_name(url.substr(0, url.find(',')));
   if (name.ends_with('/') && !is_web_url(url)) return "folder";
-  for (const std::string ending : {"npy", "npz", "safetensors"})
-    if (name.ends_with("." + ending)) return ending;
+  for (const char* ending : {"npy", "npz", "safetensors"})
+    if (name.ends_with(std::string(".") + ending)) return ending;
   if (name.ends_with(".shard")) return "shard";
   return name.ends_with(".tar") ? "tar" : "";
 }

@@ -27,7 +27,8 @@ bool takes_whole_image(CropKind kind) {
 
 // The centred box with the size's ratio, `times` smaller than the largest one inside the image, or
 // as large.
-Box centre_crop(int width, int height, const ImageSize& size, double times) {
+Box centre_crop(int width, int height, ImageSize size, double times) {
+  if (!size.is_set()) size = 1;  // any square
   times = std::max(times, 1.0);
   const bool is_wider = int64_t{width} * size.height > int64_t{height} * size.width;
   double w = width / times, h = height / times;

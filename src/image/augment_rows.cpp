@@ -75,6 +75,7 @@ void set_size(Recipe& recipe, const OptionValue& value, const std::string& where
 OptionValue size_value(const Recipe& recipe) {
   const AugmentOptions& augment = recipe.augment;
   std::vector<std::string> texts;
+  texts.reserve(augment.size_changes.size());
   for (const SizeChange& change : augment.size_changes)
     texts.push_back(fmt::format("{}:{}", change.epoch, text_of(change.size)));
   if (!texts.empty()) return texts;

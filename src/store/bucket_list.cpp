@@ -66,11 +66,11 @@ struct PageReader {
     path.remove_prefix(kRoot.size() + 1);
     if (path == "IsTruncated") is_truncated = value == "true";
     if (path == "EncodingType") is_encoded = value == "url";
-    if (path == "NextContinuationToken") page.next = std::move(value);
-    if (path == "CommonPrefixes/Prefix") page.folders.push_back(std::move(value));
-    if (path == "Contents/Key") object.key = std::move(value);
-    if (path == "Contents/ETag") object.etag = std::move(value);
-    if (path == "Contents/Size") size = std::move(value);
+    if (path == "NextContinuationToken") page.next = value;
+    if (path == "CommonPrefixes/Prefix") page.folders.push_back(value);
+    if (path == "Contents/Key") object.key = value;
+    if (path == "Contents/ETag") object.etag = value;
+    if (path == "Contents/Size") size = value;
     if (path == "Contents") {
       object.size = size_of(std::exchange(size, ""), where);
       if (!object.etag.empty() && object.etag.front() != '"') object.etag = '"' + object.etag + '"';
@@ -128,7 +128,8 @@ void BucketList::check(const std::string& prefix, const ListPage& page) {
       fail_list("the server lists a folder \"" + printable(folder.substr(0, 100)) +
                     "\", which was not asked for",
                 name_);
-  if ((keys_ += page.objects.size() + page.folders.size()) > kMostKeys)
+  keys_ += page.objects.size() + page.folders.size();
+  if (keys_ > kMostKeys)
     fail(ErrorKind::kData, "the list has more than 50 million keys", name_,
          "Pack the images into shards, or name a part of them");
 }

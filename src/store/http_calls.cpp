@@ -23,7 +23,7 @@ std::string passing_problem(const HttpReply& reply, const HttpCall& call) {
          "the server sent more than " + std::to_string(call.request.most) + " bytes", call.name,
          "Check the endpoint: it must be that of an S3 service");
   if (!reply.error.empty()) {
-    const std::string what = printable(reply.error);
+    std::string what = printable(reply.error);
     if (reply.is_final)
       fail(ErrorKind::kRun, what, call.name, "Check the endpoint and the server's certificate");
     return what;

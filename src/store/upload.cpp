@@ -90,8 +90,8 @@ void Upload::remove_leftovers() {
   std::string key, id;
   std::vector<std::string> ids;
   read_xml(text_of(reply), name_, [&](std::string_view path, std::string& value) {
-    if (path == "ListMultipartUploadsResult/Upload/Key") key = std::move(value);
-    if (path == "ListMultipartUploadsResult/Upload/UploadId") id = std::move(value);
+    if (path == "ListMultipartUploadsResult/Upload/Key") key = value;
+    if (path == "ListMultipartUploadsResult/Upload/UploadId") id = value;
     if (path != "ListMultipartUploadsResult/Upload") return;
     if (key == place_.key && !id.empty()) ids.push_back(id);
     key.clear();
