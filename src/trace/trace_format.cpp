@@ -56,7 +56,7 @@ std::vector<Lane> lanes_of(std::vector<TraceSpan> spans) {
   return lanes;
 }
 
-std::string milliseconds(int64_t ns) {
+std::string milliseconds_text(int64_t ns) {
   return fmt::format("{:.3f}", double(ns) * 1e-6);
 }
 
@@ -80,8 +80,9 @@ std::string phases_text(const Trace& trace) {
   std::ranges::stable_sort(phases, std::greater(), [](const auto& each) { return each.second; });
   std::string text = fmt::format("\n{:<48}{:>12}{:>10}\n", "phase", "ms", "share");
   for (const auto& [name, ns] : phases)
-    text += fmt::format("{:<48}{:>12}{:>10}\n", name, milliseconds(ns), percent(ns, trace.wall_ns));
-  return text + fmt::format("{:<48}{:>12}\n", "wall", milliseconds(trace.wall_ns));
+    text += fmt::format("{:<48}{:>12}{:>10}\n", name, milliseconds_text(ns),
+                        percent(ns, trace.wall_ns));
+  return text + fmt::format("{:<48}{:>12}\n", "wall", milliseconds_text(trace.wall_ns));
 }
 
 // Busy time of a window, and its gaps.
@@ -128,8 +129,8 @@ std::string streams_text(const Trace& trace) {
   const auto add = [&](const std::string& name, std::vector<TraceSpan> spans) {
     const Occupation found = occupation_of(std::move(spans), trace.wall_ns);
     text += fmt::format("{:<48}{:>12}{:>10}{:>8}{:>16}\n", shortened(name),
-                        milliseconds(found.busy_ns), percent(found.busy_ns, trace.wall_ns),
-                        found.gaps, milliseconds(found.longest_gap_ns));
+                        milliseconds_text(found.busy_ns), percent(found.busy_ns, trace.wall_ns),
+                        found.gaps, milliseconds_text(found.longest_gap_ns));
   };
   for (auto& [name, spans] : streams) add(name, std::move(spans));
   add("all streams", std::move(all));
@@ -139,7 +140,7 @@ std::string streams_text(const Trace& trace) {
 std::string copies_text(const std::optional<CopyFigures>& copies) {
   if (!copies || copies->count == 0 || copies->ns == 0) return "\ncopies to the device: n/a\n";
   return fmt::format("\ncopies to the device: {} of {:.3f} MB in {} ms, {:.2f} GB/s\n",
-                     copies->count, double(copies->bytes) * 1e-6, milliseconds(copies->ns),
+                     copies->count, double(copies->bytes) * 1e-6, milliseconds_text(copies->ns),
                      double(copies->bytes) / double(copies->ns));
 }
 
@@ -209,9 +210,9 @@ std::string format_trace(const Trace& trace, const std::vector<OperatorRow>& row
   for (size_t i = 0; i < rows.size() && (most == 0 || i < most); ++i) {
     const OperatorRow& row = rows[i];
     text += fmt::format("{}{:<48}{:>8}{:>12}{:>10}{:>12}\n", row.on_device ? "* " : "  ",
-                        shortened(row.name), row.calls, milliseconds(row.self_ns),
+                        shortened(row.name), row.calls, milliseconds_text(row.self_ns),
                         percent(row.self_ns, row.on_device ? device_ns : host_ns),
-                        milliseconds(row.total_ns));
+                        milliseconds_text(row.total_ns));
   }
   if (most > 0 && rows.size() > most) text += fmt::format("  and {} more\n", rows.size() - most);
   if (device_ns > 0) text += "* on the device; shares are of the device's time\n";
