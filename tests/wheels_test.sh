@@ -37,7 +37,7 @@ assert not any(re.match("lib(aom|rav1e|SvtAv1)", library) for library in copied)
 copied = [library for library in copied if not library.startswith("libsaturate_")]
 others = {"libcrypto": "libssl", "libbrotlicommon": "libbrotli", "libbrotlidec": "libbrotli", "libbrotlienc": "libbrotli"}
 for library in copied:  # libfmt-0a1b2c3d.so.9: libfmt9.txt
-    stem = re.match(r"lib[a-z-]*[a-z](?=[0-9]*-[0-9a-f]{8})", library)[0]
+    stem = re.match(r"lib[a-z0-9-]*?[a-z](?=[0-9]*-[0-9a-f]{8}\.)", library)[0]
     assert any(text.startswith(others.get(stem, stem)) for text in texts), (library, texts)
 assert all(len(wheel.read(f"{info}licenses/{text}")) > 500 for text in texts)
 PY
