@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import threading
 import weakref
@@ -35,22 +36,15 @@ def _text(value: Any) -> str:
 def _converter(to: Union[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
     if to == "dlpack":
         return lambda array: array
-    if to == "numpy":
-        import numpy
-
-        return numpy.from_dlpack
-    if to == "torch":
-        import torch
-
-        return torch.from_dlpack
-    if to == "jax":
-        import jax
-
-        return jax.dlpack.from_dlpack
-    if to == "tensorflow":
-        import tensorflow  # type: ignore[import-untyped]
-
-        return lambda array: tensorflow.experimental.dlpack.from_dlpack(array.__dlpack__())
+    if isinstance(to, str) and to in ("numpy", "torch", "jax", "tensorflow"):
+        try:
+            module = importlib.import_module(to)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(f'to="{to}" needs {to}, which is not installed: install it or set another `to`',
+                                      name=error.name) from None
+        if to == "tensorflow":
+            return lambda array: module.experimental.dlpack.from_dlpack(array.__dlpack__())
+        return (module.dlpack if to == "jax" else module).from_dlpack
     if callable(to):
         return to
     raise ValueError(f'to={to!r}: use "numpy", "torch", "jax", "tensorflow", "dlpack" or a function of a DLPack array')

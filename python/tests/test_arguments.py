@@ -4,6 +4,7 @@ import copy
 import inspect
 import pathlib
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -115,3 +116,9 @@ def test_jax_and_tensorflow_take_the_arrays():
             assert np.array_equal(np.asarray(images), a) and np.array_equal(np.asarray(labels), b)
     if tested == 0:
         pytest.skip("neither jax nor tensorflow is installed")
+
+
+def test_a_framework_that_is_not_installed_is_one_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ModuleNotFoundError, match='to="jax" needs jax, which is not installed'):
+        make(to="jax")
