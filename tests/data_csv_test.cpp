@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "data/export.h"
 #include "saturate/data/input.h"
 #include "tests/array_testing.h"
 
@@ -125,6 +126,7 @@ TEST(CsvSource, AnotherTableHasTheTrainingTablesStatistics) {
   EXPECT_EQ(first("csv:" + (dir / "b.csv") + ",ignore=id,held=3,fit=" + (dir / "a.csv"),
                   "split:train,1/2," + b),
             (std::vector<float>{0, 1, 6}));
+  EXPECT_EQ(first("split:train,1/5," + a, b), (std::vector<float>{0, 1, 6})) << "nested";
   EXPECT_EQ(first("synth:", b).size(), 4u) << "no table";
   EXPECT_EQ(first(b + ",ignore=id", b + ",ignore=id"), (std::vector<float>{1, 0, 1}));
   write_file(dir / "c.csv", "id,v,c,y\n7,7,b,8\n");
@@ -133,6 +135,11 @@ TEST(CsvSource, AnotherTableHasTheTrainingTablesStatistics) {
   };
   EXPECT_EQ(problem(a), "the table has other columns than the training part");
   EXPECT_NE(problem("csv:" + (dir / "none.csv")).find("the training table"), std::string::npos);
+  PackOptions pack;
+  pack.out = "shard:" + (dir / "a.shard");
+  pack_dataset(env(), *open_dataset(env(), dir / "a.csv"), pack);
+  EXPECT_EQ(problem(dir / "a.shard"),
+            "the training data are packed, and do not say how a table is normalised");
 }
 
 TEST(CsvSource, ATableWithoutNamesIsNumbered) {

@@ -135,6 +135,11 @@ TEST(TensorShard, KeepsHowATableWasNormalised) {
   // The population's deviation, sqrt(8 / 3).
   EXPECT_EQ(open_source(dir / "a.shard")->note(),
             "x is (size - 4) / 1.632993161855452, colour = blue, colour = red");
+  write_file(dir / "b.csv", "size,colour,price\n20,red,1\n40,blue,2\n60,red,3\n");
+  pack_tensors(*open_source("csv:" + (dir / "b.csv")), dir / "b.shard");
+  const Error joined =
+      error_of([&] { open_source("shard:" + (dir / "a.shard") + "," + (dir / "b.shard")); });
+  EXPECT_NE(joined.reason().find("normalisation than"), std::string::npos) << joined.what();
 }
 
 TEST(TensorShard, SeveralHaveTheSameFieldsAndClasses) {

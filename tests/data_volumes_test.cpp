@@ -182,6 +182,19 @@ TEST(VolumeLoader, RefusesWhatCannotBe) {
   EXPECT_EQ(reason([&] { Loader(*two, options_of(), {}); }), "volumes of a sample differ in size");
 }
 
+TEST(VolumeLoader, AClassOf255WithHigherOnesIsRefused) {
+  const TempDir dir;
+  std::vector<int16_t> labels(300);
+  std::iota(labels.begin(), labels.end(), int16_t{0});
+  testing::ZipText zip(true);
+  zip.add("x.npy", npy("<f4", "1, 3, 10, 10", raw(std::vector<float>(300))));
+  zip.add("y.npy", npy("<i2", "1, 3, 10, 10", raw(labels)));
+  write_file(dir / "a.npz", zip.text());
+  const Error error =
+      error_of([&] { open_dataset(env(), "npz:" + (dir / "a.npz") + ",volume=x"); });
+  EXPECT_EQ(error.reason(), "the labels go up to 299, and 255, which is ignored, is one");
+}
+
 TEST(VolumeLoader, OptionsOfVolumesAreNotForImages) {
   const testing::MemoryDataset images({testing::noise_jpeg(8, 8, 1)}, {"a"});
   LoaderOptions options;

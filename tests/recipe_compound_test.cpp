@@ -117,6 +117,7 @@ TEST(CompoundKeys, WordsHaveNumbersOrDefaults) {
   EXPECT_EQ(recipe.augment.padding, 2);
   EXPECT_EQ(recipe.watch.prometheus_address, "::1");
   EXPECT_EQ(recipe.watch.prometheus_port, 9400);
+  EXPECT_NE(error_with({"watch.prometheus=,host"}).find("has no port"), std::string::npos);
   EXPECT_EQ(error_with({"data.shuffle=block:0"}),
             "data.shuffle is out of range: 0 (--set data.shuffle=block:0). Give 1 to 1073741824 "
             "for samples");

@@ -72,6 +72,7 @@ TEST(SizeOption, ByEpochExcludesACompiledStepAndHeldImages) {
   EXPECT_NE(size_error({sizes, "train.compiled=step.pt2"}).find("train.compiled is made for"),
             std::string::npos);
   EXPECT_EQ(size_error({sizes}), "no error");
+  EXPECT_EQ(size_error({"augment.size=[0:32]", "data.cache=device"}), "no error") << "one size";
 }
 
 }  // namespace

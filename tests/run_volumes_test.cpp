@@ -67,6 +67,11 @@ TEST_F(VolumeRun, LearnsTheClassesOfVoxels) {
   EXPECT_EQ(last.fields[0].shape, (std::vector<int64_t>{16, 16, 16}));
 }
 
+TEST_F(VolumeRun, TheRecipeOfAStagedRunIsReadAgain) {
+  train("run", {"data.stage=" + (dir_ / "stage"), "train.epochs=1"});
+  EXPECT_EQ(load_recipe(Env::posix(), dir_ / "run/recipe.toml").train.task, TaskKind::kSegment);
+}
+
 TEST_F(VolumeRun, TheLargestBatchIsFound) {
   train("run", {"train.batch=auto", "train.memory_gb=0.2", "train.epochs=1", "data.eval_source="});
   EXPECT_GT(load_recipe(Env::posix(), dir_ / "run/recipe.toml").train.batch, 1);

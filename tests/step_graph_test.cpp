@@ -212,8 +212,6 @@ TEST(GraphedStep, AnotherShapeIsCapturedTooAndAThirdEndsIt) {
   EXPECT_FALSE(at::equal(bench.weight(), before));
 }
 
-// Changes that the host made before the failure (gradients that are set, a scaler that waits for
-// its update) must not affect the eager step that replaces it.
 // With sizes by epoch each size replaces the graphs of the one before it.
 TEST(GraphedStep, AnotherSizeOfEpochsDropsTheGraphsAndIsCaptured) {
   Bench bench;
@@ -231,6 +229,8 @@ TEST(GraphedStep, AnotherSizeOfEpochsDropsTheGraphsAndIsCaptured) {
   EXPECT_EQ(bench.graphed->recorded(), 4);
 }
 
+// Changes that the host made before the failure (gradients that are set, a scaler that waits for
+// its update) must not affect the eager step that replaces it.
 TEST(GraphedStep, AStepWhoseCaptureFailsLeavesNoTrace) {
   const StepOptions half{.precision = {.mode = PrecisionMode::kFp16}, .micro_batch = 3};
   Bench broken(half, [] { return std::make_unique<HostGraph>(); }), plain(half);

@@ -339,6 +339,9 @@ def main():
     recipe = resolved_recipe(args)
     if recipe["train"]["task"] == "segment":
         fail("train.task=segment cannot be compiled: a compiled step predicts one class per image, not per pixel")
+    size = recipe["augment"]["size"]
+    if not isinstance(size, int) and isinstance(size[0], str):
+        fail("augment.size changes by epoch, and a compiled step is made for one size. Set one size")
     if recipe["precision"]["mode"].endswith(("-o2", "-o3")):
         fail(f"precision.mode {recipe['precision']['mode']} cannot be compiled. Use bf16 or fp16")
     micro_batch = micro_batch_of(recipe, args.processes)

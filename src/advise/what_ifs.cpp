@@ -80,7 +80,7 @@ void add_device_input(const Recipe& recipe, const Machine& machine, const Source
   what_ifs.add_if(there && !recipe.pipeline.augment, Cause::kAugmentation, Alters::kNothing,
                   {"pipeline.augment=true"});
   const bool can_be = !resident && augment.crop != CropKind::kRandomResized &&
-                      recipe.train.task != TaskKind::kSegment;
+                      augment.size_changes.empty() && recipe.train.task != TaskKind::kSegment;
   const double bytes = 3.0 * augment.size.area() * double(source.samples);
   std::vector<std::string> settings = {"data.cache=device"};
   if (!there) settings.push_back("augment.device=cuda");

@@ -56,7 +56,8 @@ template <class Write>
 void write_unless_stopped(Env& env, const char* title, const Dataset& dataset, const Write& write,
                           const char* then = "removing unfinished output") {
   catch_stop_signals_of_writing(then);
-  Progress progress(env, title, "images", int64_t(dataset.size()), Progress::Style::kAuto);
+  const char* const unit = dataset.tensors().empty() ? "images" : "samples";
+  Progress progress(env, title, unit, int64_t(dataset.size()), Progress::Style::kAuto);
   const CancelScope scope([] { return stop_signal() != 0; });
   try {
     write([&](size_t done, size_t) {

@@ -36,7 +36,7 @@ void print_pixels(const DatasetReport& report) {
   const uint64_t labelled =
       std::accumulate(report.class_pixels.begin(), report.class_pixels.end(), uint64_t{0});
   if (labelled == 0) return;
-  fmt::print("  {}    {:.2f}% of the {} are ignored; of the others\n",
+  fmt::print("  {}   {:.2f}% of the {} are ignored; of the others\n",
              report.has_voxels ? "labels" : "masks ",
              100.0 * double(report.ignored_pixels) / double(labelled + report.ignored_pixels),
              report.has_voxels ? "voxels" : "pixels");
@@ -130,7 +130,9 @@ void print_report(const DatasetReport& report, const std::string& source) {
   print_pixels(report);
   constexpr size_t kShownNote = 400;
   if (!report.note.empty())
-    fmt::print("  note     {}{}\n", printable(report.note.substr(0, kShownNote)),
+    fmt::print("  note     {}{}\n",
+               printable(report.note.substr(
+                   0, whole_characters(std::string_view(report.note).substr(0, kShownNote)))),
                report.note.size() > kShownNote ? "... (all of it with --json FILE)" : "");
   constexpr size_t kShown = 20;
   if (!report.classes.empty()) fmt::print("  classes\n");

@@ -169,10 +169,16 @@ class ArraySource : public IndexedSource {
     if (target.file) return;
     const ElementRow& element = element_row(target.field.type);
     int64_t most = 0;
+    bool has_ignored = false;
     for (size_t at = 0; at < target.values.size(); at += element.bytes) {
       const int64_t value = element.whole_number(target.values.data() + at);
+      has_ignored |= value == kIgnoredClass;
       if (value != kIgnoredClass) most = std::max(most, value);
     }
+    if (has_ignored && most > kIgnoredClass)
+      fail(ErrorKind::kData,
+           "the labels go up to " + std::to_string(most) + ", and 255, which is ignored, is one",
+           path_, "Give this class another number");
     if (most >= kMaxClassNumbers) return;
     target.field.values = most + 1;
     classes_ = number_classes(size_t(most) + 1);
@@ -251,7 +257,7 @@ void mark_sequences(std::vector<StoredArray>& arrays, const ArrayChoice& choice,
   }
   if (const char* reason = why_no_sequences(fields))
     fail(
-        ErrorKind::kUsage, std::string("it ") + reason, path,
+        ErrorKind::kUsage, std::string("the source ") + reason, path,
         "Name arrays [samples, length, ...] of one length with sequence=NAME+NAME, and others with "
         "fields=NAME+NAME");
   if (std::ranges::none_of(fields, &TensorField::is_sequence))

@@ -335,10 +335,11 @@ struct TableName {
 // The table that a source reads, also through a split.
 std::optional<TableName> table_of(Env& env, const std::string& uri) {
   TableName table{uri, ""};
-  if (uri.starts_with("split:")) {
-    const size_t share = uri.find(",1/"), end = uri.find(',', share + 1);
-    if (share == uri.npos || end == uri.npos) return {};
-    table = {uri.substr(end + 1), uri.substr(share + 3, end - share - 3)};
+  while (table.rest.starts_with("split:")) {  // the innermost decides, as when it is opened
+    const std::string whole = std::move(table.rest);
+    const size_t share = whole.find(",1/"), end = whole.find(',', share + 1);
+    if (share == whole.npos || end == whole.npos) return {};
+    table = {whole.substr(end + 1), whole.substr(share + 3, end - share - 3)};
   }
   const auto has = [&](const char* text) { return table.rest.find(text) != uri.npos; };
   if (!(has("csv") || has(".tsv")) || scheme_of_source(env, table.rest) != "csv") return {};
@@ -350,12 +351,18 @@ std::optional<TableName> table_of(Env& env, const std::string& uri) {
 
 std::string with_training_fit(Env& env, const std::string& uri, const std::string& training) {
   const auto table = table_of(env, uri), trained = table_of(env, training);
-  if (!table || !trained || (table->rest == trained->rest && table->every == trained->every))
+  if (!table || (trained && table->rest == trained->rest && table->every == trained->every))
     return uri;
   const auto has = [&](const std::string& key) {
     return table->rest.find("," + key + "=") != uri.npos;
   };
   if (has("fit") || has("held")) return uri;
+  if (!trained && training.find("shard") != training.npos &&
+      scheme_of_source(env, training) == "shard")
+    fail(ErrorKind::kUsage,
+         "the training data are packed, and do not say how a table is normalised", uri,
+         "Name the table that was packed: csv:FILE,fit=TRAINING_FILE");
+  if (!trained) return uri;
   std::string path = trained->rest, options;
   for (const std::string key : {"target", "ignore", "classes"}) {
     const std::string value = take_option(path, key);

@@ -143,7 +143,7 @@ struct Abilities {
 
 void require_for_tensors(const PackOptions& options, bool is_shard) {
   require(is_shard, "only a shard holds tensors", options.out.c_str(), "Write to shard:FILE");
-  constexpr const char* kReason = "is for images, and the source has tensors";
+  constexpr const char* kReason = "this option is for images, and the source has tensors";
   require(options.max_side == 0, kReason, "--max-side", "Remove it");
   require(options.quality == 0, kReason, "--quality", "Remove it");
   require(options.raw_fraction == 0, kReason, "--raw-fraction", "Remove it");

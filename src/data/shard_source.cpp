@@ -48,7 +48,10 @@ class ShardSource : public IndexedSource {
           check_far_size(record.size, shard.path);
     }
     require_same_fields();
-    tensors().empty() ? share_classes() : keep_classes();
+    if (tensors().empty())
+      share_classes();
+    else
+      classes_ = first().classes;  // the values of the target are positions in it
     has_sequences_ = std::ranges::any_of(tensors(), &TensorField::is_sequence);
   }
 
@@ -114,8 +117,10 @@ class ShardSource : public IndexedSource {
   void require_same_fields() const {
     for (const Shard& shard : shards_) {
       const bool same_classes = first().fields.empty() || shard.index.classes == first().classes;
-      if (shard.index.fields == first().fields && same_classes) continue;
-      fail(ErrorKind::kData, "shard has other fields or class names than " + shards_.front().path,
+      const bool same_note = shard.index.note == first().note;  // how a table was normalised
+      if (shard.index.fields == first().fields && same_classes && same_note) continue;
+      fail(ErrorKind::kData,
+           "shard has other fields, class names or normalisation than " + shards_.front().path,
            shard.path,
            "Give shards that were packed from parts of one source, and either images or tensors");
     }
@@ -132,9 +137,6 @@ class ShardSource : public IndexedSource {
         shard.labels.push_back(
             uint32_t(std::lower_bound(classes_.begin(), classes_.end(), name) - classes_.begin()));
   }
-
-  // In the source's order: the values of the target are positions in it.
-  void keep_classes() { classes_ = first().classes; }
 
   std::vector<Shard>::const_iterator holder_of(size_t index) const {
     return std::ranges::upper_bound(shards_, index, {}, &Shard::end);

@@ -64,7 +64,7 @@ const char* why_no_sequences(std::span<const TensorField> fields) {
   const auto first = std::ranges::find_if(fields, &TensorField::is_sequence);
   if (first == fields.end()) return nullptr;
   for (const TensorField& field : fields) {
-    if (field.name == "mask") return "has a field named mask, which is the name of the padding's";
+    if (field.name == "mask") return "has a field named mask, as the mask of the padding is named";
     if (!field.is_sequence) continue;
     if (field.is_volume) return "has a volume that is a sequence";
     if (field.shape.empty()) return "has a sequence that is a single value";

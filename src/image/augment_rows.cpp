@@ -11,8 +11,8 @@ constexpr Range kSides = {1, 4096};  // pixels
 
 [[noreturn]] void fail_size(const std::string& problem, const std::string& where) {
   fail_option("augment.size", problem,
-              "Write it as 224, [height, width], or [\"0:128\", \"6:224\"]: from epoch 0 on 128, "
-              "from epoch 6 on 224 (or 224x320)",
+              "Write it as 224, as [224, 320] (height, width), or as [\"0:128\", \"6:224x320\"]: "
+              "128 from epoch 0 on, 224x320 from epoch 6 on",
               where);
 }
 
@@ -63,6 +63,7 @@ void set_size(Recipe& recipe, const OptionValue& value, const std::string& where
   if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) {
     augment.size_changes = parsed_changes(*texts, where);
     augment.size = augment.size_changes.back().size;
+    if (augment.size_changes.size() == 1) augment.size_changes.clear();
   } else if (const auto* side = std::get_if<int64_t>(&value)) {
     augment.size = *side == 0 ? 0 : side_of(double(*side), where);
   } else {

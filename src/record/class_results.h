@@ -58,7 +58,8 @@ std::vector<ConfusionCell> worst_confusions(const ClassResults& results, size_t 
 // the worst.
 std::string format_class_results(const ClassResults& results);
 
-// Adds "counted" ("images" or "pixels"), "classes" and "confusion" to an object.
+// Adds "counted" ("images" or "pixels", which for volumes are voxels), "classes" and "confusion" to
+// an object.
 void add_json(nlohmann::ordered_json& json, const ClassResults& results);
 
 // Converts to classes.json of a run's folder, and back; empty if the text is invalid.

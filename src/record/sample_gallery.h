@@ -59,7 +59,7 @@ class SampleGallery : public Observer {
     std::string name;
   };
 
-  // Undoes the normalisation. `pixels`: [3, S, S] on the host.
+  // Undoes the normalisation. `pixels`: [3, H, W] on the host.
   Image image_of(const at::Tensor& pixels) const;
   std::string class_of(int64_t label) const;
   // Writes one image; returns its file's name.

@@ -42,7 +42,7 @@ OptionRow prometheus_row() {
     const auto comma = std::min(given.find(','), given.size());
     recipe.watch.prometheus_hosts = given.substr(std::min(comma + 1, given.size()));
     given.resize(comma);
-    if (given.empty() || given == "0") return;
+    if ((given.empty() || given == "0") && recipe.watch.prometheus_hosts.empty()) return;
     const auto colon = given.rfind(':');
     const int64_t port = positive_number(given.substr(colon == std::string::npos ? 0 : colon + 1));
     if (port < 1 || port > 65535 || colon == 0)

@@ -78,9 +78,6 @@ void validate_segmentation(const Recipe& recipe, const std::string& where) {
   if (recipe.data.cache.mode == CacheMode::kDevice)
     fail_option("data.cache", "= device keeps only images, and train.task=segment needs masks",
                 "Set data.cache=ram", where);
-  if (recipe.data.stage.mode != StageMode::kNone)
-    fail_option("data.stage", "copies only images, and train.task=segment needs masks",
-                "Set data.stage=none; data.cache=ram keeps masks too", where);
   if (recipe.train.eval_shift > 0)
     fail_option("train.tta", "averages the logits of shifted images",
                 "Remove \"shift\" with train.task=segment", where);

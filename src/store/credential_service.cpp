@@ -21,7 +21,10 @@ void check_container_url(const std::string& url) {
     host.resize(port);
   constexpr const char* kHosts[] = {"localhost",     "127.0.0.1",      "[::1]",
                                     "169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"};
-  if (!names_user && (url.starts_with("https://") || std::ranges::count(kHosts, host) > 0)) return;
+  if (names_user)
+    fail(ErrorKind::kUsage, "has a user name before its host", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+         "Remove it");
+  if (url.starts_with("https://") || std::ranges::count(kHosts, host) > 0) return;
   fail(ErrorKind::kUsage, "is neither https:// nor an address of this machine or its container",
        "AWS_CONTAINER_CREDENTIALS_FULL_URI", "Use https://");
 }

@@ -1,4 +1,4 @@
-"""Runs files of `saturate export`: prints logits as JSON, of the program alone and of the weights in the
+"""Runs files of `saturate export`: prints logits as JSON, of the program alone and of the weights in
 the same model in Python (null if this Python has no safetensors).
 
 Run: python tests/oracles/run_exported.py MODEL.pt MODEL.safetensors SIZE   (torch 2.11; app_python_test.cpp does)
