@@ -34,6 +34,31 @@ TEST_F(GpuTraining, LossesEqualTheCpus) {
   EXPECT_NEAR(cpu.back(), gpu.back(), 0.1);
 }
 
+// The draws are the same on all.
+TEST_F(GpuTraining, VolumesOfTheKernelGiveTheLoadersLosses) {
+  write_file(recipe,
+             "seed = 3\n[data]\nsource = \"synth-volume:count=48,size=24\"\nthreads = 1\n"
+             "[augment]\ncrop = \"random\"\nsize = 16\nrotate = 10\n"
+             "contrast = \"gamma:0.3\"\n[model]\nname = \"unet3d\"\nwidth = 0.25\n"
+             "[optimizer]\nname = \"adamw\"\nlr = 0.001\n[train]\nbatch = 8\nepochs = 1\n"
+             "[watch]\nevery = 1\n");
+  const auto cpu = step_losses("cpu", {"train.device=cpu"});
+  ASSERT_EQ(cpu.size(), 6u);
+  const std::vector<std::vector<std::string>> cases = {
+      {"augment.device=cpu"},
+      {"augment.device=cuda", "pipeline.copy=false"},
+      {"pipeline.augment=true", "debug.checks=streams"},
+      {"train.graph=auto"}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    std::vector<std::string> settings = cases[i];
+    settings.insert(settings.end(), {"train.device=cuda", kSameAlgorithms});
+    const auto gpu = step_losses("gpu" + std::to_string(i), settings);
+    ASSERT_EQ(gpu.size(), cpu.size());
+    for (size_t s = 0; s < 5; ++s)
+      EXPECT_NEAR(gpu[s], cpu[s], 2e-3) << "case " << i << ", step " << s;
+  }
+}
+
 // Atomic additions are in a different order in each run, so only the first steps are compared.
 TEST_F(GpuTraining, ImagesHeldOnTheDeviceGiveTheLoadersLosses) {
   const auto fed = step_losses("fed", {"train.device=cuda", kSameAlgorithms});

@@ -83,6 +83,22 @@ TEST_F(VolumeRun, ContinuesAndDividesAmongThreads) {
   EXPECT_EQ(testing::losses(dir_ / "threads", "step"), testing::losses(dir_ / "whole", "step"));
 }
 
+// The stage that a GPU's stream has, on a CPU's thread.
+TEST_F(VolumeRun, TheAugmentStageGivesTheLoadersLosses) {
+  const Settings settings = {"train.epochs=2", "augment.contrast=0.3", "augment.flip=0.5"};
+  Settings piped = settings;
+  piped.insert(piped.end(), {"pipeline.augment=true", "debug.checks=streams"});
+  train("loader", settings);
+  train("stage", piped);
+  for (const char* kind : {"step", "eval"})
+    EXPECT_EQ(testing::losses(dir_ / "stage", kind), testing::losses(dir_ / "loader", kind));
+  EXPECT_EQ(load_recipe(Env::posix(), dir_ / "stage/recipe.toml").augment.device,
+            AugmentDevice::kCpu);
+  train("stages", {"train.epochs=2", "augment.contrast=0.3", "augment.flip=0.5",
+                   "pipeline.augment=true", "pipeline.copy=true", "data.threads=2"});
+  EXPECT_EQ(testing::losses(dir_ / "stages", "step"), testing::losses(dir_ / "loader", "step"));
+}
+
 // Arrays of levels with channels, whose labels are outside the volume in part.
 TEST_F(VolumeRun, TakesLevelsOfSeveralChannels) {
   std::vector<uint8_t> x, y;
@@ -134,6 +150,7 @@ TEST_F(VolumeRun, TheEvaluationMayLackClasses) {
 }
 
 TEST_F(VolumeRun, RefusesWhatDoesNotFit) {
+  EXPECT_NE(refusal({"augment.device=cuda"}).find("the run is not on a GPU"), std::string::npos);
   EXPECT_NE(refusal({"augment.hue=0.1"}).find("augment.hue does not apply to volumes"),
             std::string::npos);
   EXPECT_NE(refusal({"augment.size=12"}).find("multiples of 8"), std::string::npos);

@@ -46,8 +46,10 @@ struct DeviceBatch {
   std::vector<at::Tensor> features = {};
   // After Feeder::leave_unfinished(), until finish(): what images and labels are computed from.
   // Normalised pixels [N, 3, H, W], or uint8 [N, H, W, 3] and effects [N lists], or effects and
-  // places [N] in held images. Labels that are masks are as stored, uint8.
+  // places [N] in held images. Labels that are masks are as stored, uint8. For volumes: the memory
+  // of their columns; labels are a part of it, unless they are classes.
   at::Tensor pixels = {}, effects = {}, places = {};
+  std::shared_ptr<const std::vector<BatchColumn>> columns = {};  // of unfinished volumes
   bool is_unfinished() const { return pixels.defined() || places.defined(); }
   int64_t count() const { return labels.defined() ? labels.size(0) : 0; }
 };
@@ -73,7 +75,7 @@ BufferAllocator batch_allocator(const at::Device& device);
 // overwritten; mix.offset < N.
 void mix_batch(const Mix& mix, DeviceBatch& batch);
 
-// Whether this build can apply effects and normalisation on a GPU.
+// Whether this build can apply effects and normalisation, and transform volumes, on a GPU.
 bool has_finish_kernel();
 
 // Input stages that overlap the step.
@@ -89,7 +91,8 @@ struct PipelineSetup {
 // Takes batches from `loader`, which must outlive it. On the CPU the tensors share the loader's
 // memory, without a copy, unless a type changes; it returns to the pool with the last tensor. On a
 // GPU the copy is complete when next() returns. Batches of bytes, or of places in held images, are
-// finished on the device, on its current stream: their effects, then `augment`'s normalisation.
+// finished on the device, on its current stream: their effects, then `augment`'s normalisation. So
+// are batches of unfinished volumes, by their own records.
 // Waiting is charged to kWait, copying to kCopy, finishing to kAugment.
 //
 // With a pipeline its stages run on separate streams, for later batches during the present step;

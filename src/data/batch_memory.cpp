@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "data/volume_fields.h"
 
 namespace saturate {
 namespace {
@@ -27,9 +28,11 @@ size_t local_batch_size(const LoaderOptions& options) {
 std::vector<SampleColumn> columns_of(const Dataset& dataset, const LoaderOptions& options,
                                      const AugmentOptions& augment) {
   std::vector<SampleColumn> columns;
-  if (options.output == BatchOutput::kTensors) {
-    for (const TensorField& field : batch_fields(dataset, augment))
-      columns.push_back({0, field.bytes()});
+  if (options.has_tensors()) {
+    const auto fields = VolumeFields(dataset.tensors(), options, augment).batch_columns();
+    for (const BatchColumn& column : fields) columns.push_back({0, column.bytes_in_batch()});
+    for (const BatchColumn& column : fields)
+      if (column.form) columns.push_back({0, sizeof(VolumeEffects)});
   } else {
     const size_t area = size_t(augment.size.height) * size_t(augment.size.width);
     const bool places = options.output == BatchOutput::kPlaces;
@@ -41,19 +44,22 @@ std::vector<SampleColumn> columns_of(const Dataset& dataset, const LoaderOptions
   for (SampleColumn& column : columns) {
     column.offset = end;
     end += column.size * local_batch_size(options);
-    if (options.output == BatchOutput::kTensors) end = (end + kAlignment - 1) & ~(kAlignment - 1);
+    if (options.has_tensors()) end = (end + kAlignment - 1) & ~(kAlignment - 1);
   }
   columns.push_back({end, 0});
   return columns;
 }
 
 std::shared_ptr<const std::vector<BatchColumn>> fields_of(
-    const Dataset& dataset, const AugmentOptions& augment,
+    const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment,
     const std::vector<SampleColumn>& columns) {
   if (dataset.tensors().empty()) return nullptr;
-  std::vector<BatchColumn> fields;
-  for (const TensorField& field : batch_fields(dataset, augment))
-    fields.push_back({field, columns[fields.size()].offset});
+  auto fields = VolumeFields(dataset.tensors(), options, augment).batch_columns();
+  size_t effects = fields.size();
+  for (size_t i = 0; i < fields.size(); ++i) {
+    fields[i].offset = columns[i].offset;
+    if (fields[i].form) fields[i].effects = columns[effects++].offset;
+  }
   return std::make_shared<const std::vector<BatchColumn>>(std::move(fields));
 }
 

@@ -18,13 +18,14 @@ struct SampleColumn {
   size_t size = 0;    // bytes of one sample
 };
 
-// An image's pixels and its mask, both possibly of no bytes, or the fields; then one of no bytes at
-// the end.
+// An image's pixels and its mask, both possibly of no bytes, or the fields, then the VolumeEffects
+// of each unfinished one; then one of no bytes at the end.
 std::vector<SampleColumn> columns_of(const Dataset& dataset, const LoaderOptions& options,
                                      const AugmentOptions& augment);
 
 // batch_fields() with the offsets of `columns`; null for images.
 std::shared_ptr<const std::vector<BatchColumn>> fields_of(const Dataset& dataset,
+                                                          const LoaderOptions& options,
                                                           const AugmentOptions& augment,
                                                           const std::vector<SampleColumn>& columns);
 

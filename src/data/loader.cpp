@@ -47,7 +47,7 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
           "Give masks:PATH, or synth:masks=true,...");
   require(!options.masks || !places, "masks cannot be combined with places", "LoaderOptions::masks",
           "Leave places out");
-  const bool tensors = options.output == BatchOutput::kTensors;
+  const bool tensors = options.has_tensors();
   require(
       tensors != dataset.tensors().empty(),
       tensors ? "the source has images, and no tensors" : "the source has tensors, and no images",
@@ -123,7 +123,7 @@ struct Loader::State {
         augment(aug),
         now(aug),
         columns(columns_of(data, opt, aug)),
-        fields(fields_of(data, aug, columns)),
+        fields(fields_of(data, opt, aug, columns)),
         padding(data, columns, fields),
         source_index(data.source_index()),
         scan_index(source_index ? source_index->points() : &own_index),

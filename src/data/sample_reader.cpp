@@ -42,7 +42,7 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
       scratch_(size_t(augment.size.height) * size_t(augment.size.width) * 3),
       interleaved_(options.output == BatchOutput::kPlanar ? scratch_.size() * bytes_of(options.type)
                                                           : 0),
-      volumes_(dataset.tensors(), augment) {}
+      volumes_(dataset.tensors(), options, augment) {}
 
 void SampleReader::begin(uint32_t epoch) {
   if (epoch == epoch_) return;

@@ -30,7 +30,7 @@ class SampleReader {
   void read(uint32_t epoch, BatchSample& sample, std::byte* out);
 
   // Reads sample `sample.index` of a source of tensors, and writes field i of batch_fields() to
-  // address(i); sets all of `sample` but the name.
+  // address(i), as VolumeFields::write(); sets all of `sample` but the name.
   void read_tensors(uint32_t epoch, BatchSample& sample, const SequenceExtent& extent,
                     const std::function<std::byte*(size_t)>& address);
 

@@ -5,7 +5,6 @@
 
 #include "data/elements.h"
 #include "data/require.h"
-#include "saturate/data/loader.h"
 
 namespace saturate {
 namespace {
@@ -83,14 +82,15 @@ const char* why_no_volume(const TensorField& field) {
   return nullptr;
 }
 
-VolumeFields::VolumeFields(std::span<const TensorField> fields, const AugmentOptions& augment)
+VolumeFields::VolumeFields(std::span<const TensorField> fields, const LoaderOptions& options,
+                           const AugmentOptions& augment)
     : augment_(augment) {
   if (const char* reason = why_no_sequences(fields))
     require(false, reason, "data.source", "Rename the field, or unset TensorField::is_sequence");
   const TensorField* volume = nullptr;
   size_t offset = 0;
   for (const TensorField& field : fields) {
-    parts_.push_back({field, offset, {}});
+    parts_.push_back({field, offset, {}, {}});
     offset += field.bytes();
     if (!field.is_volume) continue;
     const char* const reason = why_no_volume(field);
@@ -111,22 +111,38 @@ VolumeFields::VolumeFields(std::span<const TensorField> fields, const AugmentOpt
     part.form->channels = 1;
     part.form->outside = outside_label(part.field.type);
   }
+  if (options.output == BatchOutput::kUnfinishedTensors && options.train) leave_work();
 }
 
-std::vector<TensorField> VolumeFields::batch_fields() const {
-  std::vector<TensorField> fields;
-  for (const Part& part : parts_) {
-    fields.push_back(part.field);
-    if (part.form) std::copy_n(part.form->out, 3, fields.back().shape.begin());
-    if (part.field.is_sequence)
-      fields.back().shape[0] = int64_t(padded_length(size_t(part.field.shape[0])));
+// A warp needs the whole volume; without one only the crop is handed on.
+void VolumeFields::leave_work() {
+  for (Part& part : parts_) {
+    if (!part.form) continue;
+    if (warps_volumes(augment_)) {
+      part.left = part.form;
+    } else if (part.field.is_volume && changes_volumes(augment_)) {
+      part.left = part.form;
+      std::copy_n(part.form->out, 3, part.left->in);
+    }
   }
-  const auto sequence = std::ranges::find_if(fields, &TensorField::is_sequence);
-  if (sequence == fields.end()) return fields;
-  TensorField mask{"mask", ElementType::kBool, {sequence->shape[0]}};
+}
+
+std::vector<BatchColumn> VolumeFields::batch_columns() const {
+  std::vector<BatchColumn> columns;
+  const BatchColumn* sequence = nullptr;
+  columns.reserve(parts_.size() + 1);
+  for (const Part& part : parts_) {
+    BatchColumn& column = columns.emplace_back(BatchColumn{part.field, 0, part.left});
+    if (part.form) std::copy_n(part.form->out, 3, column.field.shape.begin());
+    if (!part.field.is_sequence) continue;
+    column.field.shape[0] = int64_t(padded_length(size_t(part.field.shape[0])));
+    if (!sequence) sequence = &column;
+  }
+  if (!sequence) return columns;
+  TensorField mask{"mask", ElementType::kBool, {sequence->field.shape[0]}};
   mask.is_sequence = true;
-  fields.push_back(std::move(mask));
-  return fields;
+  columns.push_back({std::move(mask)});
+  return columns;
 }
 
 const std::byte* VolumeFields::aligned(std::span<const std::byte> in, const Part& part) {
@@ -138,9 +154,29 @@ const std::byte* VolumeFields::aligned(std::span<const std::byte> in, const Part
   return reinterpret_cast<const std::byte*>(moved_.data());
 }
 
+VolumeEffects VolumeFields::write_volume(const Part& part, const std::byte* values,
+                                         const SampleKey& key, bool train, std::byte* out) {
+  const VolumeForm& form = *part.form;
+  VolumeRange range;
+  if (train && part.field.is_volume && needs_volume_range(augment_))
+    range = volume_range(form.type, values, size_t(form.values_in()));
+  VolumeEffects effects = train ? draw_volume(augment_, key, form, range) : eval_volume(form);
+  if (!part.left) {
+    apply_volume(form, effects, values, scratch_, out);
+  } else if (warps_volumes(augment_)) {
+    std::memcpy(out, values, part.field.bytes());
+  } else {
+    VolumeEffects cut;
+    std::swap(cut.matrix, effects.matrix);
+    apply_volume(form, cut, values, scratch_, out);
+  }
+  return effects;
+}
+
 void VolumeFields::write(std::span<const std::byte> in, const SampleKey& key, bool train,
                          const SequenceExtent& extent,
                          const std::function<std::byte*(size_t)>& address) {
+  size_t next = parts_.size() + (extent.padded > 0);
   for (size_t i = 0; i < parts_.size(); ++i) {
     const Part& part = parts_[i];
     std::byte* const out = address(i);
@@ -152,13 +188,8 @@ void VolumeFields::write(std::span<const std::byte> in, const SampleKey& key, bo
       std::memcpy(out, in.data() + part.offset, part.field.bytes());
       continue;
     }
-    const std::byte* const values = aligned(in, part);
-    VolumeRange range;
-    if (train && part.field.is_volume && needs_volume_range(augment_))
-      range = volume_range(part.form->type, values, size_t(part.form->values_in()));
-    apply_volume(*part.form,
-                 train ? draw_volume(augment_, key, *part.form, range) : eval_volume(*part.form),
-                 values, scratch_, out);
+    const VolumeEffects left = write_volume(part, aligned(in, part), key, train, out);
+    if (part.left) std::memcpy(address(next++), &left, sizeof left);
   }
   if (extent.padded == 0) return;
   std::byte* const mask = address(parts_.size());
@@ -175,7 +206,10 @@ const TensorField* labelled_volume(std::span<const TensorField> fields) {
 }
 
 std::vector<TensorField> batch_fields(const Dataset& dataset, const AugmentOptions& augment) {
-  return VolumeFields(dataset.tensors(), augment).batch_fields();
+  std::vector<TensorField> fields;
+  for (BatchColumn& column : VolumeFields(dataset.tensors(), {}, augment).batch_columns())
+    fields.push_back(std::move(column.field));
+  return fields;
 }
 
 }  // namespace saturate

@@ -10,6 +10,7 @@
 
 #include "saturate/data/dataset.h"
 #include "saturate/data/effects.h"
+#include "saturate/data/loader.h"
 
 namespace saturate {
 
@@ -33,13 +34,14 @@ class VolumeFields {
  public:
   // Fails with kUsage on options that volumes do not have, if a field is one, and if volumes or
   // sequences differ in size.
-  VolumeFields(std::span<const TensorField> fields, const AugmentOptions& augment);
+  VolumeFields(std::span<const TensorField> fields, const LoaderOptions& options,
+               const AugmentOptions& augment);
 
-  // The fields as they are in a batch.
-  std::vector<TensorField> batch_fields() const;
+  // The fields as they are in a batch; without offsets.
+  std::vector<BatchColumn> batch_columns() const;
 
-  // Writes the fields of a sample, whose values are `in`, to address(i) for field i of
-  // batch_fields().
+  // Writes the fields of a sample, whose values are `in`, to address(i) for column i; then the
+  // VolumeEffects of each that has a form, in their order, to the addresses that follow.
   void write(std::span<const std::byte> in, const SampleKey& key, bool train,
              const SequenceExtent& extent, const std::function<std::byte*(size_t)>& address);
 
@@ -48,9 +50,16 @@ class VolumeFields {
     TensorField field;
     size_t offset;                   // in a sample
     std::optional<VolumeForm> form;  // of a volume or its labels
+    std::optional<VolumeForm> left;  // what of it the batch's consumer does
   };
+  // What remains to be done: see BatchColumn::form.
+  void leave_work();
   // A pointer to a field's values, aligned to their type.
   const std::byte* aligned(std::span<const std::byte> in, const Part& part);
+
+  // Writes a volume or its labels, and returns the effects that are left.
+  VolumeEffects write_volume(const Part& part, const std::byte* values, const SampleKey& key,
+                             bool train, std::byte* out);
 
   const AugmentOptions augment_;
   std::vector<Part> parts_;

@@ -183,6 +183,7 @@ at::Tensor BatchStages::finished(const DeviceBatch& batch) const {
 
 void BatchStages::finish(DeviceBatch& batch) const {
   if (!batch.is_unfinished()) return;
+  if (batch.columns) return finish_columns(batch);
   const at::Tensor images = batch.effects.defined() ? finished(batch) : batch.pixels;
   batch.images = channels_last_ ? images : images.contiguous();
   batch.pixels = batch.effects = batch.places = at::Tensor();

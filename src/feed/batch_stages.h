@@ -20,11 +20,11 @@ class BatchStages {
   const at::Device& device() const { return device_; }
 
   // Moves the loader's batch, and its names, to an unfinished batch on the device; tensors to a
-  // finished one. `async`: a GPU's copies may still be in flight afterwards, on its current stream;
-  // the memory of `batch` must be kept until they are done.
+  // finished one, unless they have unfinished volumes. `async`: a GPU's copies may still be in
+  // flight afterwards, on its current stream; the memory of `batch` must be kept until they are
+  // done.
   void copy(Batch& batch, DeviceBatch& out, bool async) const;
-  // Computes images and labels: effects, normalisation, layout. Batches of tensors have both
-  // already.
+  // Computes images and labels: effects, normalisation, layout. Does nothing if they exist already.
   void finish(DeviceBatch& batch) const;
 
  private:

@@ -54,7 +54,8 @@ struct Feeder::State {
     }
     batch.pixels.reset();
     batch.masks.reset();
-    Ledger::Scope finish(ledger, out.effects.defined() ? Phase::kAugment : Phase::kCopy);
+    const bool augments = out.effects.defined() || out.columns;
+    Ledger::Scope finish(ledger, augments ? Phase::kAugment : Phase::kCopy);
     if (leaves) return true;
     stages.finish(out);
     mix_batch(batch.mix, out);

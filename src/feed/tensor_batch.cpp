@@ -1,9 +1,13 @@
 #include "feed/tensor_batch.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "data/elements.h"
 #include "saturate/data/error.h"
@@ -47,14 +51,63 @@ bool counts(ElementType type) {
   return is_whole(type) && type != ElementType::kBool;
 }
 
-// [count, ...] of the batch's memory, in the field's own type.
-at::Tensor column_of(const BatchColumn& column, const Batch& batch, const at::Tensor& memory) {
-  std::vector<int64_t> shape = {int64_t(batch.count())};
+bool is_unfinished(const BatchColumn& column) {
+  return column.form.has_value();
+}
+
+// The bytes of a batch's memory that are in use.
+size_t used_bytes(const std::vector<BatchColumn>& columns, size_t count) {
+  size_t end = 0;
+  for (const BatchColumn& column : columns) {
+    end = std::max(end, column.offset + column.bytes_in_batch() * count);
+    if (column.form) end = std::max(end, column.effects + sizeof(VolumeEffects) * count);
+  }
+  return end;
+}
+
+// [count, ...] of the batch's memory, in the field's own type, as it was loaded.
+at::Tensor column_of(const BatchColumn& column, int64_t count, const at::Tensor& memory) {
+  std::vector<int64_t> shape = {count};
   shape.insert(shape.end(), column.field.shape.begin(), column.field.shape.end());
-  const auto bytes = int64_t(column.field.bytes() * batch.count());
+  if (column.form) std::copy_n(column.form->in, 3, shape.begin() + 1);
+  const auto bytes = int64_t(column.bytes_in_batch()) * count;
   return memory.narrow(0, int64_t(column.offset), bytes)
       .view(scalar_type_of(column.field.type))
       .view(shape);
+}
+
+// On the device that holds the batch. On a CPU equal to the loader's threads.
+void transform_volumes(const VolumeArguments& batch, [[maybe_unused]] const at::Device& device) {
+#ifdef SATURATE_HAS_CUDA
+  if (device.is_cuda()) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    return transform_volumes_cuda(batch, guard.getStream(device).native_handle());
+  }
+#endif
+  const auto place = [&](int64_t values) { return values * int64_t(bytes_of(batch.form.type)); };
+  at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {
+    VolumeScratch scratch;
+    for (int64_t i = begin; i < end; ++i)
+      apply_volume(batch.form, batch.effects[i],
+                   static_cast<const std::byte*>(batch.in) + place(i * batch.form.values_in()),
+                   scratch,
+                   static_cast<std::byte*>(batch.out) + place(i * batch.form.values_out()));
+  });
+}
+
+// A column as it is in the end: a volume or its labels transformed.
+at::Tensor finished_column(const BatchColumn& column, int64_t count, const at::Tensor& memory) {
+  const at::Tensor loaded = column_of(column, count, memory);
+  if (!column.form) return loaded;
+  std::vector<int64_t> shape = {count};
+  shape.insert(shape.end(), column.field.shape.begin(), column.field.shape.end());
+  const at::Tensor out = at::empty(shape, loaded.options());
+  const auto* const effects = memory.const_data_ptr<uint8_t>() + column.effects;
+  transform_volumes(
+      {*column.form, loaded.const_data_ptr(), reinterpret_cast<const VolumeEffects*>(effects),
+       out.mutable_data_ptr(), count},
+      memory.device());
+  return out;
 }
 
 at::Tensor in_type(const at::Tensor& column, ElementType type) {
@@ -80,6 +133,33 @@ at::Tensor voxel_labels(const at::Tensor& column) {
 at::Tensor in_rows(const at::Tensor& column) {
   const at::Tensor rows = column.dim() > 1 ? column.flatten(1) : column.unsqueeze(1);
   return rows.to(at::kFloat);
+}
+
+// Sets images and labels from the batch's memory.
+void set_columns(const std::vector<BatchColumn>& columns, int64_t count, const at::Tensor& memory,
+                 DeviceBatch& out) {
+  std::vector<TensorField> fields;
+  for (const BatchColumn& column : columns) fields.push_back(column.field);
+  const bool has_voxels = labelled_volume(fields) != nullptr;
+  std::vector<const TensorField*> inputs;
+  std::vector<at::Tensor> values;
+  for (const BatchColumn& column : columns) {
+    if (column.field.is_target && is_class(column.field)) continue;
+    const at::Tensor finished = finished_column(column, count, memory);
+    if (column.field.is_target) {
+      out.labels = has_voxels ? voxel_labels(finished) : in_type(finished, column.field.type);
+      continue;
+    }
+    inputs.push_back(&column.field);
+    values.push_back(finished);
+  }
+  if (inputs.size() == 1) {
+    out.images = inputs[0]->is_volume ? as_channels(values[0], *inputs[0])
+                                      : in_type(values[0], inputs[0]->type);
+    return;
+  }
+  for (at::Tensor& each : values) each = in_rows(each);
+  if (!values.empty()) out.images = at::cat(values, 1);
 }
 
 }  // namespace
@@ -127,35 +207,24 @@ bool has_class_labels(const Batch& batch) {
 
 void take_columns(const Batch& batch, const at::Device& device, bool async, DeviceBatch& out) {
   const auto& columns = *batch.columns;
-  const size_t bytes = columns.back().offset + columns.back().field.bytes() * batch.count();
+  const auto count = int64_t(batch.count());
   const at::Tensor memory =
       at::from_blob(
-          batch.pixels.get(), {int64_t(bytes)},
+          batch.pixels.get(), {int64_t(used_bytes(columns, batch.count()))},
           [owner = batch.pixels](void*) mutable { owner.reset(); }, at::TensorOptions(at::kByte))
           .to(device, /*non_blocking=*/async);
-  std::vector<TensorField> fields;
-  for (const BatchColumn& column : columns) fields.push_back(column.field);
-  const bool has_voxels = labelled_volume(fields) != nullptr;
-  std::vector<const BatchColumn*> inputs;
-  for (const BatchColumn& column : columns) {
-    if (!column.field.is_target)
-      inputs.push_back(&column);
-    else if (!is_class(column.field))
-      out.labels = has_voxels ? voxel_labels(column_of(column, batch, memory))
-                              : in_type(column_of(column, batch, memory), column.field.type);
-  }
-  if (inputs.size() == 1 && inputs[0]->field.is_volume) {
-    out.images = as_channels(column_of(*inputs[0], batch, memory), inputs[0]->field);
-    return;
-  }
-  if (inputs.size() == 1) {
-    out.images = in_type(column_of(*inputs[0], batch, memory), inputs[0]->field.type);
-    return;
-  }
-  std::vector<at::Tensor> rows;
-  for (const BatchColumn* column : inputs)
-    rows.push_back(in_rows(column_of(*column, batch, memory)));
-  if (!rows.empty()) out.images = at::cat(rows, 1);
+  if (std::ranges::none_of(columns, is_unfinished)) return set_columns(columns, count, memory, out);
+  out.pixels = memory;
+  out.columns = batch.columns;
+  for (const BatchColumn& column : columns)
+    if (column.field.is_target && !is_class(column.field))
+      out.labels = column_of(column, count, memory);
+}
+
+void finish_columns(DeviceBatch& batch) {
+  const at::Tensor memory = std::exchange(batch.pixels, {});
+  const auto columns = std::exchange(batch.columns, {});
+  set_columns(*columns, batch.count(), memory, batch);
 }
 
 }  // namespace saturate

@@ -170,7 +170,8 @@ std::vector<OptionRow> crop_rows() {
                                                                 {"cuda", AugmentDevice::kCuda}},
              "Where effects and normalisation run: cuda copies cropped bytes, a quarter of the "
              "size of floats, and finishes them in one kernel; auto: on the training GPU if this "
-             "build has the kernel."),
+             "build has the kernel. Volumes likewise: cuda copies them whole if they are rotated, "
+             "sheared or zoomed, else cropped."),
       choice(SATURATE_OPTION(augment.output),
              std::vector<std::pair<std::string, PixelType>>{{"fp32", PixelType::kFloat32},
                                                             {"bf16", PixelType::kBfloat16},

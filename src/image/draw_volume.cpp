@@ -140,6 +140,14 @@ bool needs_volume_range(const AugmentOptions& options) {
   return options.contrast > 0;
 }
 
+bool warps_volumes(const AugmentOptions& options) {
+  return options.rotate > 0 || options.shear > 0 || options.zoom > 0;
+}
+
+bool changes_volumes(const AugmentOptions& options) {
+  return options.brightness > 0 || options.contrast > 0 || options.gaussian_noise > 0;
+}
+
 void check_volume_options(const AugmentOptions& options) {
   const auto refuse = [](bool given, const char* key, const char* remedy) {
     if (given) fail(ErrorKind::kUsage, "does not apply to volumes", key, remedy);

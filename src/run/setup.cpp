@@ -106,7 +106,8 @@ void find_batch(Env& env, Recipe& recipe, const Dataset& data, const at::Device&
 LoaderOptions for_data(LoaderOptions options, const Dataset& data, const ResidentImages* resident) {
   if (resident) options.held = resident->samples();
   if (data.tensors().empty()) return options;
-  options.output = BatchOutput::kTensors;
+  options.output = options.output == BatchOutput::kUnfinished ? BatchOutput::kUnfinishedTensors
+                                                              : BatchOutput::kTensors;
   options.masks = false;
   options.type = PixelType::kFloat32;
   return options;
@@ -189,7 +190,7 @@ void resolve_machine(Recipe& recipe, const at::Device& device) {
 
 namespace {
 
-// Settings of the images' device and type. REQUIRES: the precision is resolved.
+// Settings of the images', or volumes', device and type. REQUIRES: the precision is resolved.
 void resolve_images(Recipe& recipe, const at::Device& device) {
   check_output(recipe);
   if (recipe.data.cache.mode == CacheMode::kDevice && device.is_cuda() && !has_finish_kernel())
@@ -236,7 +237,8 @@ Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& devi
                      recipe.train.eval_shift, recipe.augment.size.shorter()),
          recipe.data.source, "Shift by a pixel or two");
   resolve_machine(recipe, device);
-  if (!has_tensors) resolve_images(recipe, device);
+  if (!has_tensors || std::ranges::any_of(data.tensors(), &TensorField::is_volume))
+    resolve_images(recipe, device);
   return recipe;
 }
 
@@ -272,7 +274,8 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
   options.on_error = recipe.data.on_error;
   options.decode = recipe.data.decode;
   options.masks = recipe.train.task == TaskKind::kSegment;
-  // The GPU's kernel takes the bytes as they are cut, as does a pipeline's own stage.
+  // The GPU's kernel takes the bytes as they are cut, as does a pipeline's own stage; so do those
+  // of volumes.
   if (recipe.data.cache.mode == CacheMode::kDevice)
     options.output = BatchOutput::kPlaces;
   else if (recipe.pipeline.augment ||

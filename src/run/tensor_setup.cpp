@@ -27,9 +27,9 @@ void refuse(bool is_set, const char* key, const std::string& problem, const std:
 // Settings that would be ignored: all without a volume, and those that volumes do not have.
 void refuse_augmentation(const Recipe& recipe, bool has_volume) {
   constexpr std::string_view kOfVolumes[] = {
-      "augment.crop",     "augment.size",          "augment.flip", "augment.rotate",
-      "augment.shear",    "augment.translate",     "augment.zoom", "augment.brightness",
-      "augment.contrast", "augment.gaussian_noise"};
+      "augment.crop",     "augment.size",           "augment.flip",  "augment.rotate",
+      "augment.shear",    "augment.translate",      "augment.zoom",  "augment.brightness",
+      "augment.contrast", "augment.gaussian_noise", "augment.device"};
   const Recipe none;
   for (const OptionRow& row : option_table()) {
     if (has_volume && std::ranges::count(kOfVolumes, row.key) > 0) continue;
@@ -45,7 +45,7 @@ void refuse_image_settings(const Recipe& recipe, bool has_volume) {
   refuse_augmentation(recipe, has_volume);
   refuse(recipe.data.cache.mode == CacheMode::kDevice, "data.cache", "= device " + images,
          "Set data.cache=ram");
-  refuse(recipe.pipeline.augment, "pipeline.augment", images, "Remove it");
+  refuse(recipe.pipeline.augment && !has_volume, "pipeline.augment", images, "Remove it");
   refuse(recipe.train.eval_flip || recipe.train.eval_shift > 0, "train.tta", images, "Remove it");
   refuse(!recipe.train.compiled.empty(), "train.compiled", images, "Remove it");
 }

@@ -50,6 +50,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"HeldImages", {"pipeline.copy=true", "data.cache=device"}},
         Case{"Effects", {"pipeline.copy=true", "augment.rotate=20", "augment.brightness=0.3"}},
         Case{"WholePipeline", {"pipeline.copy=true", "pipeline.augment=true", "augment.rotate=20"}},
+        Case{"Volumes",
+             {"pipeline.copy=true", "data.source=synth-volume:count=200,size=8", "augment.size=0",
+              "model.name=unet3d", "model.width=0.125", "augment.rotate=10",
+              "augment.contrast=0.3"}},
         Case{"LoadersPixels", {"pipeline.copy=true", "augment.device=cpu"}}),
     [](const auto& tested) { return std::string(tested.param.name); });
 

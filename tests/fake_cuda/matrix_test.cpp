@@ -42,6 +42,19 @@ std::vector<Combination> graphed(const std::vector<Combination>& rows) {
 const Settings kSegmenting = {"data.source=synth:size=32,count=80,classes=2,masks=true",
                               "train.task=segment"};
 
+const Settings kVolumes = {"data.source=synth-volume:count=80,size=16",
+                           "augment.size=8",
+                           "augment.crop=random",
+                           "model.name=unet3d",
+                           "model.width=0.125",
+                           "augment.rotate=20",
+                           "augment.contrast=gamma:0.3"};
+
+Settings with(Settings settings, const Settings& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
 std::vector<Combination> all_models() {
   std::vector<Combination> rows;
   for (const auto& entry : models()) {
@@ -108,6 +121,10 @@ std::vector<Combination> all_else() {
        {"augment.device=cuda", "augment.policy=rand", "augment.erase=0.5", "augment.hue=0.1",
         "augment.shear=10", "augment.grey=0.3", "augment.contrast=0.3"}},
       {"effects_of_cpu", {"augment.device=cpu", "augment.policy=trivial"}},
+      {"volumes", kVolumes},
+      {"volumes_of_cpu", with(kVolumes, {"augment.device=cpu"})},
+      {"volumes_beside", with(kVolumes, {"pipeline.augment=true", "debug.checks=streams"})},
+      {"volumes_changed", with(kVolumes, {"augment.rotate=0", "augment.device=cuda"})},
       {"bytes_to_bf16", {"augment.output=bf16", "precision.mode=bf16"}},
       {"mixup", {"augment.mixup=0.5"}},
       {"cutmix", {"augment.cutmix=1", "pipeline.augment=true"}},

@@ -26,6 +26,10 @@ GRAPH_PRECISIONS = ["bf16", "fp16"]
 SWEEPS = [
     ("where augmentation runs", ["augment.device=cpu,cuda"],
      ["augment.rotate=45", "augment.blur=1", "data.source=synth:size=128,count=2048", "augment.size=128"]),
+    ("where augmentation of volumes runs", ["augment.device=cpu,cuda"],
+     ["data.source=synth-volume:size=64,count=256", "data.eval_source=", "augment.crop=random", "augment.size=48",
+      "augment.mean=[0.485, 0.456, 0.406]", "augment.std=[0.229, 0.224, 0.225]", "augment.rotate=10",
+      "augment.contrast=gamma:0.5", "model.name=unet3d", "train.batch=8", "data.cache=ram"]),
     ("images in GPU memory", ["data.cache=ram:decoded,device:decoded"], []),
     ("photographs in GPU memory, random-resized crops", ["data.cache=ram:decoded,device:decoded"],
      ["augment.crop=random_resized"]),

@@ -227,6 +227,10 @@ struct VolumeRange {
 VolumeRange volume_range(VoxelType type, const void* values, size_t n);
 // Whether draw_volume() needs it.
 bool needs_volume_range(const AugmentOptions& options);
+// Whether draw_volume() may resample, and not only crop, flip and shift by whole voxels; and
+// whether it may change values.
+bool warps_volumes(const AugmentOptions& options);
+bool changes_volumes(const AugmentOptions& options);
 
 // Fails with kUsage, naming the key, if an option is set that volumes do not have.
 void check_volume_options(const AugmentOptions& options);

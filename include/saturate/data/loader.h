@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -69,12 +70,22 @@ enum class BatchOutput {
   // evaluation; for training under kRandomResized whole.
   kPlaces,
   kTensors,  // the fields of batch_fields(), as columns; only volumes are augmented
+  // The same, but in training the consumer warps volumes and changes their values: see
+  // BatchColumn::form.
+  kUnfinishedTensors,
 };
 
 // A field of all samples of a batch: [count, shape...] from `offset` of Batch::pixels on.
 struct BatchColumn {
   TensorField field;
   size_t offset = 0;  // bytes, a multiple of 64
+  // With kUnfinishedTensors, of a volume or its labels that are not finished: [count, in...] is at
+  // `offset`, and [count] VolumeEffects are at `effects`, which make [count, out...] of it.
+  std::optional<VolumeForm> form = {};
+  size_t effects = 0;  // bytes, a multiple of 64
+  size_t bytes_in_batch() const {
+    return form ? size_t(form->values_in()) * bytes_of(form->type) : field.bytes();
+  }
 };
 
 // The volume whose voxels' labels the target is: whole numbers of its depth, height and width. Null
@@ -97,10 +108,10 @@ struct BatchSample {
 };
 
 struct Batch {
-  // Null with kPlaces; with kTensors, all columns. Returns to the loader's pool when the last owner
+  // Null with kPlaces; of tensors, all columns. Returns to the loader's pool when the last owner
   // drops it.
   std::shared_ptr<std::byte> pixels;
-  std::shared_ptr<const std::vector<BatchColumn>> columns;  // with kTensors; else null
+  std::shared_ptr<const std::vector<BatchColumn>> columns;  // of tensors; else null
   // With LoaderOptions::masks: uint8 [count, height, width], the class of each pixel, kIgnoredClass
   // outside the image.
   std::shared_ptr<std::byte> masks;
@@ -133,7 +144,8 @@ struct LoaderOptions {
   bool drop_last = false;  // skip an incomplete last batch
   bool train = true;       // random augmentation; else eval_transform
   OnError on_error = OnError::kFail;
-  BatchOutput output = BatchOutput::kInterleaved;  // kTensors if and only if the dataset's are
+  // One of tensors if and only if the dataset's samples are.
+  BatchOutput output = BatchOutput::kInterleaved;
   // The type of finished pixels: uint8 as decoded, or bfloat16, float16 or float32, normalised.
   PixelType type = PixelType::kFloat32;
   bool names = false;  // batches carry their samples' names
@@ -149,6 +161,9 @@ struct LoaderOptions {
   // Longest wait for a batch or for the threads to stop, before the run fails.
   std::chrono::nanoseconds wait_limit = std::chrono::minutes(10);
 
+  bool has_tensors() const {
+    return output == BatchOutput::kTensors || output == BatchOutput::kUnfinishedTensors;
+  }
   bool finishes() const {
     return output == BatchOutput::kInterleaved || output == BatchOutput::kPlanar;
   }
@@ -159,7 +174,7 @@ struct LoaderOptions {
 // thread.
 class Loader {
  public:
-  // `dataset` must outlive the loader. `augment.size` must be set, except with kTensors. `allocate`
+  // `dataset` must outlive the loader. `augment.size` must be set, except for tensors. `allocate`
   // may be empty; it is called on the consumer's thread. Fails with kUsage on options out of range.
   Loader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment,
          BufferAllocator allocate = {});
