@@ -234,6 +234,7 @@ TEST_F(TensorRun, ClassifiesTensors) {
   const TrainResult result = train("run", settings);
   EXPECT_GT(result.eval->value("accuracy").value(), 0.9);
   EXPECT_EQ(last("run").classes.size(), 3u);
+  expect_refused({settings[0], settings[1], "train.monitor=eval_accuracy5"}, "no metric");
   EXPECT_TRUE(std::filesystem::exists(dir_ / "run/classes.json"));
   EXPECT_FALSE(std::filesystem::exists(dir_ / "run/samples"));
 }
@@ -288,8 +289,30 @@ TEST_F(TensorRun, SeveralLabelsNeedTheirTask) {
         Trainer(Env::posix(), table(settings), own).run().eval->value("map").value();
   });
   EXPECT_EQ(found, std::vector<double>(3, found[0]));
+  const Settings searched = {"train.batch=auto:64", "train.task=multilabel", "train.epochs=1",
+                             "data.source=" + source, "data.eval_source="};
+  EXPECT_GT(train("searched", searched).steps, 0);
   settings.push_back("train.monitor=train_map");
   expect_refused(settings, "train_loss, train_f1");
+}
+
+TEST_F(TensorRun, NamesOfClassesAreNoNumbers) {
+  testing::write_file(dir_ / "a.csv", "a,b\n1,red\n2,green\n3,blue\n4,red\n");
+  expect_refused({"data.source=csv:" + (dir_ / "a.csv"), "data.eval_source=", "train.task=regress"},
+                 "the target is a class with a name, not a number");
+}
+
+TEST_F(TensorRun, AResumedRunHasTheSameTensors) {
+  testing::write_file(dir_ / "a.csv", "a,b,y\n1,2,0.5\n2,3,1.5\n3,5,2\n4,1,3\n");
+  testing::write_file(dir_ / "b.csv", "a,b,y\n1,red,0.5\n2,green,1.5\n3,blue,2\n4,red,3\n");
+  Settings settings = {"data.source=csv:" + (dir_ / "a.csv"), "data.eval_source=", "train.batch=4"};
+  train("run", settings);
+  settings[0] = "data.source=csv:" + (dir_ / "b.csv");
+  TrainerOptions again = options("run");
+  again.resume = dir_ / "run";
+  const Error error = error_of([&] { Trainer(Env::posix(), table(settings), again); });
+  EXPECT_NE(error.reason().find("the samples are x, float32 [4]"), std::string::npos)
+      << error.what();
 }
 
 TEST_F(TensorRun, WhatIsForImagesIsRefused) {

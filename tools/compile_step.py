@@ -340,6 +340,8 @@ def main():
     if recipe["train"]["task"] == "segment":
         fail("train.task=segment cannot be compiled: a compiled step predicts one class per image, not per pixel")
     size = recipe["augment"]["size"]
+    if recipe["train"]["task"] != "classify" or size == 0:
+        fail("the source has tensors, and a compiled step is for images and their classes")
     if not isinstance(size, int) and isinstance(size[0], str):
         fail("augment.size changes by epoch, and a compiled step is made for one size. Set one size")
     if recipe["precision"]["mode"].endswith(("-o2", "-o3")):

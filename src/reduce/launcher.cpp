@@ -227,7 +227,8 @@ class Attempt {
 std::string remedy_for(const Ending& ending, const Attempt* own, const std::string& folder) {
   const std::string look = own ? own->where_its_lines_are()
                                : fmt::format("See what node {}'s launcher says", ending.node);
-  return folder.empty() ? look : look + "; continue with --resume=auto --out " + folder;
+  const bool recurs = ending.kind == ErrorKind::kUsage || ending.kind == ErrorKind::kData;
+  return folder.empty() || recurs ? look : look + "; continue with --resume=auto --out " + folder;
 }
 
 // A hangup ends a run as SIGTERM does.

@@ -165,7 +165,8 @@ class Rehearsal {
       shape.push_back(recipe_.augment.size.width);
     }
     const bool whole = !target || is_whole(target->type);
-    return at::randint(whole ? recipe_.model.classes : 2, shape,
+    const bool binary = !whole || recipe_.train.task == TaskKind::kMultilabel;
+    return at::randint(binary ? 2 : recipe_.model.classes, shape,
                        at::device(device_).dtype(whole ? at::kLong : at::kFloat));
   }
 

@@ -123,8 +123,8 @@ void require_same_data(const Checkpoint& saved, const Dataset& data, const std::
                "; add --allow-changed-data if the classes mean the same");
   if (changed || saved.images == 0 || saved.images == int64_t(data.size())) return;
   fail(ErrorKind::kData,
-       fmt::format("the training data have {} images, and the run to resume had {}", data.size(),
-                   saved.images),
+       fmt::format("the training data have {} {}, and the run to resume had {}", data.size(),
+                   data.tensors().empty() ? "images" : "samples", saved.images),
        source,
        give_what_it_had(saved, source) + "; add --allow-changed-data to continue with these; or " +
            kNewRun);

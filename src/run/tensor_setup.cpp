@@ -20,6 +20,13 @@ std::string described(const TensorField& field) {
       field.values > 0 && !field.shape.empty() ? fmt::format(" below {}", field.values) : "");
 }
 
+// Whether each class is named by its number, so that a label is the target's value.
+bool are_numbers(const std::vector<std::string>& classes) {
+  for (size_t i = 0; i < classes.size(); ++i)
+    if (classes[i] != std::to_string(i)) return false;
+  return true;
+}
+
 void refuse(bool is_set, const char* key, const std::string& problem, const std::string& remedy) {
   if (is_set) fail_option(key, problem, remedy, "data.source");
 }
@@ -138,7 +145,11 @@ void resolve_tensors(Recipe& recipe, const Dataset& data) {
          "is for classes", "Set it to 0");
   refuse(recipe.train.loss != RegressionLoss::kMse && task != TaskKind::kRegress, "train.loss",
          "is for train.task=regress", "Remove it");
-  if (task == TaskKind::kRegress || task == TaskKind::kMultilabel) set_outputs(recipe, *target);
+  const bool has_values = task == TaskKind::kRegress || task == TaskKind::kMultilabel;
+  if (has_values && is_class(*target) && !are_numbers(data.classes()))
+    fail(ErrorKind::kUsage, "the target is a class with a name, not a number", source,
+         "Remove train.task, or ,classes=true");
+  if (has_values) set_outputs(recipe, *target);
   if (task == TaskKind::kLanguage) set_vocabulary(recipe, data, *target);
   if (task == TaskKind::kSegment) set_voxel_classes(recipe, *target);
 }

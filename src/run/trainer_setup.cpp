@@ -118,6 +118,9 @@ std::vector<std::string> Trainer::State::resume() {
   Checkpoint checkpoint = find_checkpoint(run.env, *run.options.resume, print_warning, &path);
   const Recipe& recipe = run.recipe;
   require_same_data(checkpoint, input.data(), recipe.data.source, run.options.changed_data);
+  if (!checkpoint.fields.empty() &&
+      std::ranges::none_of(checkpoint.fields, &TensorField::is_volume))  // whose crop may change
+    require_same_tensors(checkpoint.fields, input.data(), recipe.augment, recipe.data.source);
   const Recipe saved = parse_saved_recipe(checkpoint.recipe_toml, path);
   require_same_batches(saved, recipe, path);
   StateVisitor visitor(StateVisitor::Purpose::kResume, checkpoint, path);
@@ -188,7 +191,9 @@ void Trainer::State::introduce(const Recipe& asked) {
   log.note(fmt::format("model       {}, {}", recipe.model.name, parameters_of(learner.model())));
   const bool has_images = input.data().tensors().empty();
   const char* const unit = has_images ? "images" : "samples";
-  const size_t classes = input.data().classes().size();
+  const bool has_classes =
+      recipe.train.task != TaskKind::kRegress && recipe.train.task != TaskKind::kMultilabel;
+  const size_t classes = has_classes ? input.data().classes().size() : 0;
   log.note(fmt::format("data        {}: {} {}{}", recipe.data.source, input.data().size(), unit,
                        classes > 0 ? fmt::format(" of {} classes", classes) : ""));
   if (!has_images)

@@ -33,7 +33,7 @@ void require_fitting(Model& made, const ModelFacets& model, const Recipe& recipe
          "model.name", "Choose unet or toy_seg, for volumes unet3d");
   if (!segments && model.per_pixel)
     fail(ErrorKind::kUsage,
-         recipe.model.name + " predicts a class for each pixel, and train.task is another",
+         recipe.model.name + " predicts a class for each pixel or voxel, and train.task is another",
          "model.name", "Set train.task=segment, or choose another model");
   if (traits_of(recipe.model).is_language && recipe.train.task != TaskKind::kLanguage)
     fail(ErrorKind::kUsage, recipe.model.name + " is a language model, and train.task is another",
@@ -89,8 +89,10 @@ void require_own_names(const std::vector<MetricName>& names) {
 }  // namespace
 
 void resolve_metrics(Recipe& recipe, const Task& task) {
-  const std::vector<MetricName> names = task.metric_names();
+  std::vector<MetricName> names = task.metric_names();
   require_own_names(names);
+  if (recipe.model.classes > 0 && recipe.model.classes <= 5)  // it would always be 1
+    std::erase_if(names, [](const MetricName& each) { return each.name == "accuracy5"; });
   std::string& monitor = recipe.train.monitor;
   if (monitor == "auto") monitor = "eval_" + (names.empty() ? "loss" : names.front().name);
   const size_t prefix = monitor.find('_') + 1;
