@@ -92,6 +92,15 @@ TEST(Command, CompletionsAndTheManPageNameEveryCommand) {
         << what << " shows a hidden command";
   }
   EXPECT_EQ(std::system(("'" + std::string(kCommand) + "' completion bash | bash -n").c_str()), 0);
+  const std::string offer =
+      "COMP_WORDS=(saturate train --log-format j); COMP_CWORD=3; _saturate; "
+      "[ \"${COMPREPLY[*]}\" = json ]";
+  EXPECT_EQ(std::system(("bash -c 'eval \"$(\"" + std::string(kCommand) +
+                         "\" completion bash)\"; " + offer + "'")
+                            .c_str()),
+            0);
+  EXPECT_NE(run_saturate("completion fish").out.find("-l log-format -r -f -a 'text json'"),
+            std::string::npos);
 }
 
 TEST(Command, VersionAndEnvironmentArePrinted) {

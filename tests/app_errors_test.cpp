@@ -107,7 +107,7 @@ TEST_F(CommandErrors, ABatchReducedToOneImageBySkippingIsNamed) {
             "--set data.on_error=skip --set data.shuffle=none --set train.batch=11 --set "
             "model.name=resnet18");
   expect_failed_run(
-      result, 4, {"a micro-batch has one image, which BatchNorm cannot train on", "train.batch"});
+      result, 4, {"a micro-batch has one sample, which BatchNorm cannot train on", "train.batch"});
 }
 
 // By their headers: only data verify finds a truncated image.

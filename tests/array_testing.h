@@ -13,6 +13,16 @@
 
 namespace saturate::testing {
 
+// For batches of tensors.
+inline LoaderOptions tensor_options(size_t batch, int threads = 1) {
+  LoaderOptions options;
+  options.batch = batch;
+  options.threads = threads;
+  options.output = BatchOutput::kTensors;
+  options.seed = 6;
+  return options;
+}
+
 template <class T>
 std::string raw(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};

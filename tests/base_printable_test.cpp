@@ -27,6 +27,8 @@ TEST(TerminalText, QueriesOfUrlsAreNotShown) {
   EXPECT_EQ(printable("no https://h/a?sig=x (tar:http://h:1/b?y,http://c?z). Why?"),
             "no https://h/a (tar:http://h:1/b,http://c). Why?");
   EXPECT_EQ(printable("s3://b/a?x file?y"), "s3://b/a?x file?y");
+  EXPECT_EQ(without_queries("source = \"tar:https://h/a?sig=x\"\nb = 1\n"),
+            "source = \"tar:https://h/a\"\nb = 1\n");
   EXPECT_EQ(shell_word("http://h/a?b=1"), "'http://h/a?b=1'") << "is to be run";
 }
 

@@ -93,24 +93,12 @@ TEST(FastLoader, LaterEpochsHaveThePixelsOfALoaderThatBeginsWithThem) {
   }
 }
 
-std::vector<uint8_t> read_sample(const Dataset& data, DecodeMode decode, uint32_t index,
-                                 AugmentOptions augment) {
-  LoaderOptions options;
-  options.type = PixelType::kUint8;
-  options.decode = decode;
-  SampleReader reader(data, options, augment);
-  std::vector<uint8_t> pixels(size_t(augment.size.area()) * 3);
-  BatchSample sample{index};
-  reader.read(0, sample, reinterpret_cast<std::byte*>(pixels.data()));
-  return pixels;
-}
-
 // The crop depends on the size of the image as it is displayed.
 TEST(FastLoader, DrawsTheSameCropsAsExactMode) {
   const MemoryDataset data(mixed_files());
   for (uint32_t i = 0; i < data.size(); ++i) {
-    const auto fast = read_sample(data, DecodeMode::kFast, i, augmentation());
-    const auto exact = read_sample(data, DecodeMode::kExact, i, augmentation());
+    const auto fast = testing::read_pixels(data, DecodeMode::kFast, i, augmentation());
+    const auto exact = testing::read_pixels(data, DecodeMode::kExact, i, augmentation());
     double difference = 0;
     for (size_t k = 0; k < fast.size(); ++k)
       difference += std::abs(int(fast[k]) - int(exact[k])) / double(fast.size());
@@ -121,12 +109,12 @@ TEST(FastLoader, DrawsTheSameCropsAsExactMode) {
 TEST(FastLoader, FilesThatOnlyTheExactPathDecodesAreExact) {
   const MemoryDataset data(mixed_files());
   for (const uint32_t i : {24u, 25u})
-    EXPECT_EQ(read_sample(data, DecodeMode::kFast, i, augmentation()),
-              read_sample(data, DecodeMode::kExact, i, augmentation()));
+    EXPECT_EQ(testing::read_pixels(data, DecodeMode::kFast, i, augmentation()),
+              testing::read_pixels(data, DecodeMode::kExact, i, augmentation()));
   AugmentOptions padded = augmentation();
   padded.crop = CropKind::kPad;
-  EXPECT_EQ(read_sample(data, DecodeMode::kFast, 3, padded),
-            read_sample(data, DecodeMode::kExact, 3, padded));
+  EXPECT_EQ(testing::read_pixels(data, DecodeMode::kFast, 3, padded),
+            testing::read_pixels(data, DecodeMode::kExact, 3, padded));
 }
 
 TEST(FastLoader, AllocatesNothingAfterWarmUp) {

@@ -57,15 +57,6 @@ class Varying : public Dataset {
   const std::vector<std::string> none_;
 };
 
-LoaderOptions load_options(size_t batch, int threads = 1) {
-  LoaderOptions options;
-  options.batch = batch;
-  options.threads = threads;
-  options.output = BatchOutput::kTensors;
-  options.seed = 6;
-  return options;
-}
-
 struct Padded {
   size_t length;
   std::vector<uint32_t> index;
@@ -134,7 +125,7 @@ TEST(Sequences, BatchesArePaddedAsNumpyPadsThem) {
        {std::pair(golden_source(), DataOptions()), std::pair(packing.out, cached),
         std::pair(golden_source(), staged)}) {
     const auto data = open_input(env(), uri, input);
-    LoaderOptions options = load_options(4, 3);
+    LoaderOptions options = testing::tensor_options(4, 3);
     options.shuffle.mode = ShuffleMode::kNone;
     Loader loader(*data, options, {});
     loader.start_epoch(0);
@@ -155,11 +146,11 @@ TEST(Sequences, BatchesArePaddedAsNumpyPadsThem) {
 
 TEST(Sequences, AnEpochIsAPermutationOfSimilarLengths) {
   const Varying data(1003);
-  const auto batches = padded_epoch(data, load_options(8), 3);
+  const auto batches = padded_epoch(data, testing::tensor_options(8), 3);
   ASSERT_EQ(batches.size(), 126u);
   EXPECT_EQ(batches.back().index.size(), 3u);
-  EXPECT_EQ(padded_epoch(data, load_options(8, 4), 3), batches);
-  EXPECT_NE(padded_epoch(data, load_options(8), 4), batches);
+  EXPECT_EQ(padded_epoch(data, testing::tensor_options(8, 4), 3), batches);
+  EXPECT_NE(padded_epoch(data, testing::tensor_options(8), 4), batches);
   const auto plain = epoch_order(1003, 6, 3, {});
   size_t used = 0, padded = 0, ungrouped = 0, place = 0;
   std::vector<uint32_t> window, expected;
@@ -199,11 +190,11 @@ TEST(Sequences, WholeBatchesAreFilledByLength) {
 
 TEST(Sequences, RanksShareBatchesOfOneLengthAndResumeAtAnotherWorldSize) {
   const Varying data(150);
-  const auto whole = padded_epoch(data, load_options(12), 1);
+  const auto whole = padded_epoch(data, testing::tensor_options(12), 1);
   const auto of_ranks = [&](int world, size_t first) {
     std::vector<Padded> batches;
     for (int rank = 0; rank < world; ++rank) {
-      LoaderOptions options = load_options(12, 2);
+      LoaderOptions options = testing::tensor_options(12, 2);
       options.shard = {rank, world, Uneven::kJoin};
       const auto own = padded_epoch(data, options, 1, first);
       batches.resize(own.size(), {0, {}});
@@ -220,13 +211,13 @@ TEST(Sequences, RanksShareBatchesOfOneLengthAndResumeAtAnotherWorldSize) {
   for (Padded& batch : expected) std::ranges::sort(batch.index);
   EXPECT_EQ(of_ranks(3, 0), expected);
   EXPECT_EQ(of_ranks(2, 5), std::vector(expected.begin() + 5, expected.end()));
-  EXPECT_EQ(padded_epoch(data, load_options(12), 1, 5),
+  EXPECT_EQ(padded_epoch(data, testing::tensor_options(12), 1, 5),
             std::vector(whole.begin() + 5, whole.end()));
 }
 
 TEST(Sequences, SkippedSamplesLeaveNoGaps) {
   const Varying data(60, {0, 7, 31, 59});
-  LoaderOptions options = load_options(16, 2);
+  LoaderOptions options = testing::tensor_options(16, 2);
   options.on_error = OnError::kSkip;
   size_t samples = 0;
   for (const Padded& batch : padded_epoch(data, options, 0)) samples += batch.index.size();
@@ -264,11 +255,12 @@ TEST(Sequences, ErrorsNameTheArray) {
   expect(golden + ",lengths=n,fields=n+y", ErrorKind::kUsage, "no array of sequences");
   expect(golden + ",lengths=n,sequence=x+n", ErrorKind::kUsage, "a single value");
   const TempDir dir;
-  const auto written = [&](const std::string& lengths, const std::string& name = "z") {
+  const auto written = [&](const std::string& lengths, const std::string& name = "z",
+                           const std::string& type = "|i1") {
     testing::ZipText zip(false);
     zip.add("x.npy", npy("|u1", "2, 3", "abcdef"));
     zip.add(name + ".npy", npy("|u1", "2, 4", "abcdefgh"));
-    zip.add("n.npy", npy("|i1", "2,", lengths));
+    zip.add("n.npy", npy(type, "2,", lengths));
     write_file(dir / "a.npz", zip.text());
     return "npz:" + (dir / "a.npz") + ",lengths=n";
   };
@@ -277,6 +269,8 @@ TEST(Sequences, ErrorsNameTheArray) {
   for (const char bad : {'\0', '\4', '\xff'})
     expect(written(std::string("\1") + bad) + ",fields=x+n", ErrorKind::kData,
            "gives sample 1 the length " + std::to_string(int(bad)));
+  expect(written(raw(std::vector<uint64_t>{1, uint64_t{1} << 63}), "z", "<u8") + ",fields=x+n",
+         ErrorKind::kData, "gives sample 1 the length 2^63 or more,");
 }
 
 TEST(Sequences, HostileShardsAreRefused) {

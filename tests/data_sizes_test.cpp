@@ -1,7 +1,6 @@
 // The loader with images of a height and a width, letterboxed ones, and sizes that change by epoch.
 #include <gtest/gtest.h>
 
-#include "data/sample_reader.h"
 #include "saturate/data/loader.h"
 #include "tests/data_testing.h"
 #include "tests/jpeg_encoding.h"
@@ -27,26 +26,14 @@ AugmentOptions sized(CropKind crop, const ImageSize& size) {
   return augment;
 }
 
-std::vector<uint8_t> pixels_of(const Dataset& data, DecodeMode decode, uint32_t index,
-                               const AugmentOptions& augment) {
-  LoaderOptions options;
-  options.type = PixelType::kUint8;
-  options.decode = decode;
-  SampleReader reader(data, options, augment);
-  std::vector<uint8_t> pixels(size_t(augment.size.area()) * 3);
-  BatchSample sample{index};
-  reader.read(0, sample, reinterpret_cast<std::byte*>(pixels.data()));
-  return pixels;
-}
-
 TEST(Sizes, FastDecodingCropsAndPadsLikeExactDecoding) {
   const MemoryDataset data = jpegs();
   for (const CropKind crop :
        {CropKind::kRandomResized, CropKind::kCenter, CropKind::kLetterbox, CropKind::kNone})
     for (const ImageSize size : {ImageSize(24, 56), ImageSize(71, 33)})
       for (uint32_t i = 0; i < data.size(); ++i) {
-        const auto fast = pixels_of(data, DecodeMode::kFast, i, sized(crop, size));
-        const auto exact = pixels_of(data, DecodeMode::kExact, i, sized(crop, size));
+        const auto fast = testing::read_pixels(data, DecodeMode::kFast, i, sized(crop, size));
+        const auto exact = testing::read_pixels(data, DecodeMode::kExact, i, sized(crop, size));
         double difference = 0;
         for (size_t k = 0; k < fast.size(); ++k)
           difference += std::abs(int(fast[k]) - int(exact[k])) / double(fast.size());

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "data/sample_reader.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
@@ -131,5 +132,18 @@ class MemoryDataset : public Dataset {
   std::vector<std::string> files_;
   std::vector<std::string> classes_;
 };
+
+// The image of a sample as a loader gives it, in bytes.
+inline std::vector<uint8_t> read_pixels(const Dataset& data, DecodeMode decode, uint32_t index,
+                                        const AugmentOptions& augment) {
+  LoaderOptions options;
+  options.type = PixelType::kUint8;
+  options.decode = decode;
+  SampleReader reader(data, options, augment);
+  std::vector<uint8_t> pixels(size_t(augment.size.area()) * 3);
+  BatchSample sample{index};
+  reader.read(0, sample, reinterpret_cast<std::byte*>(pixels.data()));
+  return pixels;
+}
 
 }  // namespace saturate::testing

@@ -33,15 +33,6 @@ std::string written(const TempDir& dir) {
   return "npy:" + dir.path() + ",fields=t+x+y,volume=x";
 }
 
-LoaderOptions options_of(int threads = 1) {
-  LoaderOptions options;
-  options.batch = kSamples;
-  options.threads = threads;
-  options.output = BatchOutput::kTensors;
-  options.seed = 3;
-  return options;
-}
-
 AugmentOptions random_crop(int size) {
   AugmentOptions augment;
   augment.crop = CropKind::kRandom;
@@ -85,7 +76,7 @@ TEST(VolumeLoader, CropsAndFlipsVolumesAndTheirLabelsAlike) {
   const auto dataset = open_dataset(env(), written(dir));
   EXPECT_TRUE(dataset->tensors()[1].is_volume);
   EXPECT_FALSE(dataset->tensors()[2].is_volume);
-  const Columns batch = batch_of(*dataset, options_of(), random_crop(4));
+  const Columns batch = batch_of(*dataset, testing::tensor_options(kSamples), random_crop(4));
   EXPECT_EQ(batch.shape, (std::vector<int64_t>{3, 4, 4}));
   ASSERT_EQ(batch.x.size(), size_t(kSamples * 48));
   for (size_t i = 0; i < batch.x.size(); ++i) ASSERT_EQ(batch.x[i], float(batch.y[i]));
@@ -106,10 +97,10 @@ TEST(VolumeLoader, DependsOnSeedEpochAndSampleOnly) {
   augment.rotate = 30;
   augment.contrast = 0.4;
   augment.gaussian_noise = 0.1;
-  const Columns batch = batch_of(*dataset, options_of(), augment);
-  EXPECT_EQ(batch_of(*dataset, options_of(3), augment), batch);
-  EXPECT_NE(batch_of(*dataset, options_of(), augment, 1).x, batch.x);
-  LoaderOptions other = options_of();
+  const Columns batch = batch_of(*dataset, testing::tensor_options(kSamples), augment);
+  EXPECT_EQ(batch_of(*dataset, testing::tensor_options(kSamples, 3), augment), batch);
+  EXPECT_NE(batch_of(*dataset, testing::tensor_options(kSamples), augment, 1).x, batch.x);
+  LoaderOptions other = testing::tensor_options(kSamples);
   other.seed = 4;
   EXPECT_NE(batch_of(*dataset, other, augment).x, batch.x);
 }
@@ -120,7 +111,7 @@ TEST(VolumeLoader, LabelsOutsideTheVolumeAreIgnored) {
   AugmentOptions augment;
   augment.translate = 1;
   augment.flip = 0;
-  const Columns batch = batch_of(*dataset, options_of(), augment);
+  const Columns batch = batch_of(*dataset, testing::tensor_options(kSamples), augment);
   EXPECT_EQ(batch.shape, (std::vector<int64_t>{kDepth, kHeight, kWidth}));
   size_t outside = 0;
   for (size_t i = 0; i < batch.x.size(); ++i) {
@@ -136,7 +127,7 @@ TEST(VolumeLoader, EvaluationTakesTheCentre) {
   AugmentOptions augment = random_crop(4);
   augment.rotate = 30;
   augment.brightness = 0.5;
-  LoaderOptions options = options_of();
+  LoaderOptions options = testing::tensor_options(kSamples);
   options.train = false;
   options.shuffle.mode = ShuffleMode::kNone;
   const Columns batch = batch_of(*dataset, options, augment);
@@ -152,7 +143,7 @@ TEST(VolumeLoader, OtherTensorsAreCopied) {
   AugmentOptions augment;
   augment.rotate = 30;
   augment.policy = Policy::kTrivial;
-  const Columns batch = batch_of(*dataset, options_of(), augment);
+  const Columns batch = batch_of(*dataset, testing::tensor_options(kSamples), augment);
   for (size_t sample = 0; sample < kSamples; ++sample)
     EXPECT_EQ(batch.x[sample * kVoxels + 7], float(batch.index[sample] * kVoxels + 7));
   EXPECT_EQ(batch_fields(*dataset, augment), dataset->tensors());
@@ -165,7 +156,8 @@ TEST(VolumeLoader, RefusesWhatCannotBe) {
   const auto reason = [](const auto& action) { return error_of(action).reason(); };
   AugmentOptions augment;
   augment.hue = 0.1;
-  const Error error = error_of([&] { Loader(*dataset, options_of(), augment); });
+  const Error error =
+      error_of([&] { Loader(*dataset, testing::tensor_options(kSamples), augment); });
   EXPECT_EQ(error.reason(), "does not apply to volumes");
   EXPECT_EQ(error.where(), "augment.hue");
   EXPECT_EQ(reason([&] { open_dataset(env(), "npy:" + dir.path() + ",volume=y"); }),
@@ -175,11 +167,13 @@ TEST(VolumeLoader, RefusesWhatCannotBe) {
   EXPECT_EQ(reason([&] { open_dataset(env(), "npy:" + dir.path() + ",volume=z"); }),
             "there is no array \"z\"");
   const auto plain = open_dataset(env(), "npy:" + dir.path());
-  EXPECT_EQ(error_of([&] { Loader(*plain, options_of(), random_crop(4)); }).where(),
-            "augment.crop=random");
+  EXPECT_EQ(
+      error_of([&] { Loader(*plain, testing::tensor_options(kSamples), random_crop(4)); }).where(),
+      "augment.crop=random");
   write_file(dir / "w.npy", npy("<f4", "6, 1, 2, 2", raw(std::vector<float>(24))));
   const auto two = open_dataset(env(), "npy:" + dir.path() + ",volume=x+w");
-  EXPECT_EQ(reason([&] { Loader(*two, options_of(), {}); }), "volumes of a sample differ in size");
+  EXPECT_EQ(reason([&] { Loader(*two, testing::tensor_options(kSamples), {}); }),
+            "volumes of a sample differ in size");
 }
 
 TEST(VolumeLoader, AClassOf255WithHigherOnesIsRefused) {

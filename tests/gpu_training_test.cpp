@@ -3,6 +3,7 @@
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
 
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "reduce/backends.h"

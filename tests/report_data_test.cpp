@@ -305,13 +305,13 @@ TEST_F(ReportTest, RungsHavePhasesIfTheyAreKnown) {
 TEST_F(ReportTest, RunsOfTheSameNameAreDistinguishedByPath) {
   for (const std::string name : {"a/run", "b/run", "b/other"}) {
     write_file(dir / (name + "/metrics.jsonl"), kTwoEpochs);
-    write_file(dir / (name + "/recipe.toml"), "seed = 1\n[train]\nbatch = 8\n");
+    write_file(dir / (name + "/recipe.toml"), "seed = 1\n[data]\nsource = \"http://h/a?sig=x\"\n");
   }
   const json runs = data({"a/run", "b/run", "b/other"})["runs"];
   EXPECT_EQ(runs[0]["name"], dir / "a/run");
   EXPECT_EQ(runs[1]["name"], dir / "b/run");
   EXPECT_EQ(runs[2]["name"], "other");
-  const NamedTexts recipe = {{"seed", "1"}, {"train.batch", "8"}};
+  const NamedTexts recipe = {{"data.source", "http://h/a"}, {"seed", "1"}};
   EXPECT_EQ(runs[0]["recipe"], json(recipe));
 }
 

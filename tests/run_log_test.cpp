@@ -62,8 +62,26 @@ TEST(Summary, NamesTheReasonOfAnEarlyStop) {
   EXPECT_TRUE(format_summary(result).starts_with(
       "stopped early at step 8: no better value of train.monitor since step 4\n"));
   result.best.not_finite = true;
-  EXPECT_TRUE(
-      format_summary(result).starts_with("stopped early at step 8: train.monitor is not finite\n"));
+  EXPECT_TRUE(format_summary(result).starts_with(
+      "stopped early at step 8: train.monitor is not finite. Lower optimizer.lr\n"));
+  result.was_finished = true;
+  EXPECT_NE(format_summary(result).find("start a new run with a lower optimizer.lr\n"),
+            std::string::npos);
+  result.best.not_finite = false;
+  EXPECT_NE(format_summary(result).find("Raise train.early_stop to continue\n"), std::string::npos);
+}
+
+TEST_F(RunLogTest, AnEvaluationWithoutSamplesHasNoLoss) {
+  TrainResult result;
+  result.was_finished = true;
+  result.eval = Metrics{};
+  const std::string summary = format_summary(result);
+  EXPECT_NE(summary.find("held out    no result: there were no images\n"), std::string::npos)
+      << summary;
+  RunLog log(env, recipe, plan({}), ledger);
+  log.begin();
+  log.evaluation({end, {4, Metrics{}, {}}, /*counts=*/true}, /*seconds=*/2);
+  EXPECT_FALSE(record().loss);
 }
 
 TEST_F(RunLogTest, ADivergingLossIsShort) {

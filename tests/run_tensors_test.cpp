@@ -222,6 +222,13 @@ TEST_F(TensorRun, TheBatchIsSearched) {
   const TrainResult result =
       train("auto", {"train.batch=auto", "train.memory_gb=0.001", "train.epochs=1"});
   EXPECT_GT(result.steps, 0);
+  const Error one = error_of([&] {
+    train("one", {"train.batch=auto", "data.source=synth-table:count=1",
+                  "data.eval_source=", "model.name=resnet18_1d", "model.width=0.25"});
+  });
+  EXPECT_EQ(one.where(), "data.source") << one.what();
+  EXPECT_NE(one.reason().find("the source has one sample, and BatchNorm"), std::string::npos)
+      << one.what();
 }
 
 // ---- Classes and labels

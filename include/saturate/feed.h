@@ -75,9 +75,6 @@ BufferAllocator batch_allocator(const at::Device& device);
 // overwritten; mix.offset < N.
 void mix_batch(const Mix& mix, DeviceBatch& batch);
 
-// Whether this build can apply effects and normalisation, and transform volumes, on a GPU.
-bool has_finish_kernel();
-
 // Input stages that overlap the step.
 struct PipelineSetup {
   PipelineOptions stages;

@@ -13,6 +13,7 @@
 #include "advise/what_ifs.h"
 #include "base/printable.h"
 #include "base/thread_pool.h"
+#include "feed/finish_batch.h"
 #include "run/setup.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"

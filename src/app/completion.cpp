@@ -67,7 +67,9 @@ std::string bash_script(const CLI::App& app) {
         continue;
       }
       list += name_of(*option) + " ";
-      const std::string pattern = fmt::format("\"{} {}\"", path, name_of(*option));
+      // The program's own options may stand after every command.
+      const std::string pattern =
+          fmt::format("{}\"{} {}\"", path.empty() ? "*" : "", path, name_of(*option));
       if (is_setting(*option))
         values += fmt::format("    {}) words=$keys; compopt -o nospace ;;\n", pattern);
       else if (takes_value(*option))

@@ -51,13 +51,16 @@ std::unique_ptr<Dataset> open_with_warning(Env& env, const std::string& source) 
   return dataset;
 }
 
+const char* unit_of(const Dataset& dataset) {
+  return dataset.tensors().empty() ? "images" : "samples";
+}
+
 // Calls `write(progress)`, which removes incomplete output when `progress` throws.
 template <class Write>
 void write_unless_stopped(Env& env, const char* title, const Dataset& dataset, const Write& write,
                           const char* then = "removing unfinished output") {
   catch_stop_signals_of_writing(then);
-  const char* const unit = dataset.tensors().empty() ? "images" : "samples";
-  Progress progress(env, title, unit, int64_t(dataset.size()), Progress::Style::kAuto);
+  Progress progress(env, title, unit_of(dataset), int64_t(dataset.size()), Progress::Style::kAuto);
   const CancelScope scope([] { return stop_signal() != 0; });
   try {
     write([&](size_t done, size_t) {
@@ -88,8 +91,7 @@ int synth(const SynthArguments& arguments) {
 DatasetReport examine(Env& env, const InspectArguments& arguments, const char* title,
                       InspectDepth depth, size_t most) {
   const auto dataset = open_with_warning(env, arguments.source);
-  const char* const unit = dataset->tensors().empty() ? "images" : "samples";
-  Progress progress(env, title, unit, int64_t(std::min(most, dataset->size())),
+  Progress progress(env, title, unit_of(*dataset), int64_t(std::min(most, dataset->size())),
                     Progress::Style::kAuto);
   const auto show = [&](size_t done, size_t) { progress.update(int64_t(done), ""); };
   return inspect_dataset(*dataset, depth, threads_or_all(arguments.threads), show, most);
@@ -110,7 +112,7 @@ int verify(const InspectArguments& arguments) {
   print_broken(report, "");
   fmt::print("{} of {} {} are broken ({})\n", report.broken.size(), report.samples,
              report.fields.empty() ? "images" : "samples", printable(arguments.source));
-  const nlohmann::ordered_json json = {{"source", arguments.source},
+  const nlohmann::ordered_json json = {{"source", as_utf8(without_queries(arguments.source))},
                                        {"samples", report.samples},
                                        {"broken", to_json(report.broken)}};
   if (!arguments.json.empty()) write_atomically(env, arguments.json, json_text(json));
@@ -162,7 +164,7 @@ int index(const IndexArguments& arguments) {
   nlohmann::ordered_json broken = nlohmann::ordered_json::array();
   for (const auto& sample : report.broken)
     broken.push_back({{"name", as_utf8(sample.name)}, {"reason", as_utf8(sample.reason)}});
-  const nlohmann::ordered_json json = {{"source", as_utf8(arguments.source)},
+  const nlohmann::ordered_json json = {{"source", as_utf8(without_queries(arguments.source))},
                                        {"index", as_utf8(path)},
                                        {"samples", report.samples},
                                        {"found", report.found},
@@ -240,7 +242,8 @@ void add_inspect(CLI::App& data, int& exit_code) {
 
 void add_verify(CLI::App& data, int& exit_code) {
   const auto [command, arguments] = add_command<InspectArguments>(
-      data, exit_code, "verify", "Decode every image and list broken ones; exit 3 if there are any",
+      data, exit_code, "verify",
+      "Decode every image, or read every tensor, and list broken samples; exit 3 if there are any",
       verify);
   add_examined(command, arguments);
 }

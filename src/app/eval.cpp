@@ -31,7 +31,9 @@ struct EvalArguments {
 
 void write_json(Env& env, const std::string& path, const Metrics& metrics,
                 const std::optional<ClassResults>& by_class) {
-  nlohmann::ordered_json json = {{"samples", metrics.samples}, {"loss", metrics.loss}};
+  nlohmann::ordered_json json = {
+      {"samples", metrics.samples},
+      {"loss", or_null(metrics.samples > 0 ? std::optional(metrics.loss) : std::nullopt)}};
   if (by_class) json["accuracy"] = or_null(metrics.value("accuracy"));
   if (by_class) json["accuracy5"] = or_null(metrics.value("accuracy5"));
   for (const auto& [name, value] : metrics.values) json[name == "iou" ? "mean_iou" : name] = value;
@@ -79,8 +81,7 @@ void report_skipped(const Evaluator& evaluator) {
 }
 
 void print_metrics(const Metrics& metrics, const char* unit, const std::string& where) {
-  fmt::print("{}loss {}  on {} {}  ({})\n", metrics_text(metrics), format_loss(metrics.loss),
-             metrics.samples, unit, printable(where));
+  fmt::print("{}  ({})\n", result_text(metrics, unit), printable(where));
 }
 
 ClassResults results_of(const Answers& answers, const Metrics& metrics,

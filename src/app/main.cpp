@@ -186,7 +186,8 @@ int run(int argc, char** argv) {
   app.get_formatter()->column_width(36);
   std::string format;  // take_log_format() has taken it: this is for the help
   app.add_option("--log-format", format, "Messages on stderr: text, or json (one object a line)")
-      ->type_name("FORMAT");
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"text", "json"}));
   int exit_code = 0;
   using namespace saturate;
   for (const auto add :

@@ -68,18 +68,6 @@ std::string escaped(const std::string& text, const IsBad& is_bad, const Others& 
   return safe;
 }
 
-// Without the queries of http(s):// URLs.
-std::string without_queries(std::string text) {
-  for (size_t at = 0; (at = text.find("://", at)) != text.npos; ++at) {
-    const std::string_view before = std::string_view(text).substr(0, at);
-    if (!before.ends_with("http") && !before.ends_with("https")) continue;
-    const size_t end = std::min(text.find_first_of(" ,;\"'()<>\n", at), text.size());
-    const size_t query = text.find('?', at);
-    if (query < end) text.erase(query, end - query);
-  }
-  return text;
-}
-
 void append_bytes(std::string& safe, std::string_view bytes) {
   safe += bytes;
 }
@@ -116,6 +104,17 @@ void write_line(const std::string& line) {
 }
 
 }  // namespace
+
+std::string without_queries(std::string text) {
+  for (size_t at = 0; (at = text.find("://", at)) != text.npos; ++at) {
+    const std::string_view before = std::string_view(text).substr(0, at);
+    if (!before.ends_with("http") && !before.ends_with("https")) continue;
+    const size_t end = std::min(text.find_first_of(" ,;\"'()<>\n", at), text.size());
+    const size_t query = text.find('?', at);
+    if (query < end) text.erase(query, end - query);
+  }
+  return text;
+}
 
 std::string printable(const std::string& text) {
   return escaped(without_queries(text), is_harmful, append_bytes);

@@ -15,6 +15,9 @@ namespace saturate {
 // signature, are removed. Everything else, UTF-8 or not, is unchanged.
 std::string printable(const std::string& text);
 
+// Text without the queries of http(s):// URLs.
+std::string without_queries(std::string text);
+
 // Text as UTF-8, as JSON needs it: a byte that belongs to no code point becomes \x9b. Names that
 // differ in such bytes stay different; UTF-8, such text included, is unchanged.
 std::string as_utf8(const std::string& text);

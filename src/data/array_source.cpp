@@ -127,13 +127,15 @@ class ArraySource : public IndexedSource {
     const StoredArray& array = *find_array(arrays_, name, path_);
     const ElementRow& element = element_row(array.field.type);
     for (size_t i = 0; i < array.samples; ++i) {
-      const int64_t length = element.whole_number(array.values.data() + i * element.bytes);
+      const std::byte* const from = array.values.data() + i * element.bytes;
+      const int64_t length = element.whole_number(from);
       if (length < 1 || length > longest)
-        fail(ErrorKind::kData,
-             "array \"" + name + "\" gives sample " + std::to_string(i) + " the length " +
-                 std::to_string(length) + ", and the sequences have places for 1 to " +
-                 std::to_string(longest),
-             path_, "Correct the lengths, or leave out samples of length 0");
+        fail(
+            ErrorKind::kData,
+            "array \"" + name + "\" gives sample " + std::to_string(i) + " the length " +
+                (length < 0 && element.number(from) > 0 ? "2^63 or more" : std::to_string(length)) +
+                ", and the sequences have places for 1 to " + std::to_string(longest),
+            path_, "Correct the lengths, or leave out samples of length 0");
       lengths_.push_back(uint32_t(length));
     }
   }

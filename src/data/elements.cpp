@@ -5,6 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "saturate/data/image.h"
+
 namespace saturate {
 namespace {
 
@@ -44,9 +46,22 @@ double as_number(const std::byte* from) {
 }
 
 template <class T>
+bool exceeds(std::span<const std::byte> bytes, uint64_t limit, bool are_voxels) {
+  bool found = false;
+  for (size_t at = 0; at < bytes.size(); at += sizeof(T)) {
+    T value;
+    std::memcpy(&value, bytes.data() + at, sizeof value);
+    const bool ignored =
+        are_voxels && (std::cmp_less(value, 0) || std::cmp_equal(value, kIgnoredClass));
+    found |= (std::cmp_less(value, 0) || std::cmp_greater_equal(value, limit)) && !ignored;
+  }
+  return found;
+}
+
+template <class T>
 constexpr ElementRow whole(ElementType type, const char* name, const char* npy,
                            const char* safetensors) {
-  return {type, name, sizeof(T), npy, safetensors, as_whole<T>, as_number<T>};
+  return {type, name, sizeof(T), npy, safetensors, as_whole<T>, as_number<T>, exceeds<T>};
 }
 
 constexpr ElementRow kElements[] = {  // by ElementType
@@ -60,11 +75,11 @@ constexpr ElementRow kElements[] = {  // by ElementType
     whole<uint64_t>(ElementType::kUint64, "uint64", "u8", "U64"),
     whole<int64_t>(ElementType::kInt64, "int64", "i8", "I64"),
     {ElementType::kFloat16, "float16", 2, "f2", "F16", nullptr,
-     [](const std::byte* from) { return half(read_as<uint16_t>(from)); }},
+     [](const std::byte* from) { return half(read_as<uint16_t>(from)); }, nullptr},
     {ElementType::kBfloat16, "bfloat16", 2, "", "BF16", nullptr,
-     [](const std::byte* from) { return brain(read_as<uint16_t>(from)); }},
-    {ElementType::kFloat32, "float32", 4, "f4", "F32", nullptr, as_number<float>},
-    {ElementType::kFloat64, "float64", 8, "f8", "F64", nullptr, as_number<double>}};
+     [](const std::byte* from) { return brain(read_as<uint16_t>(from)); }, nullptr},
+    {ElementType::kFloat32, "float32", 4, "f4", "F32", nullptr, as_number<float>, nullptr},
+    {ElementType::kFloat64, "float64", 8, "f8", "F64", nullptr, as_number<double>, nullptr}};
 
 }  // namespace
 

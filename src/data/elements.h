@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "saturate/data/dataset.h"
@@ -16,6 +17,9 @@ struct ElementRow {
   std::string_view npy, safetensors;  // its names there, the first without the byte order; or ""
   int64_t (*whole_number)(const std::byte* from);  // null for fractions; from 2^63 on: -1
   double (*number)(const std::byte* from);
+  // Whether a value is not in [0, limit); labels of voxels may also be negative, or kIgnoredClass.
+  // Null for fractions.
+  bool (*exceeds)(std::span<const std::byte> values, uint64_t limit, bool are_voxels);
 };
 const ElementRow& element_row(ElementType type);
 // The type of that name in a format, or with ElementRow::name; null if there is none.

@@ -1,10 +1,8 @@
 #include "data/field_table.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "data/elements.h"
@@ -43,45 +41,6 @@ std::string problem_of_field(const TensorField& field) {
   if (const char* reason = field.is_volume ? why_no_volume(field) : nullptr)
     return std::string("is marked as a volume, and ") + reason;
   return {};
-}
-
-// Whether a value is not in [0, limit). Labels of voxels may also be negative, or kIgnoredClass.
-template <class T>
-bool exceeds(std::span<const std::byte> bytes, uint64_t limit, bool are_voxels) {
-  bool found = false;
-  for (size_t at = 0; at < bytes.size(); at += sizeof(T)) {
-    T value;
-    std::memcpy(&value, bytes.data() + at, sizeof value);
-    const bool ignored =
-        are_voxels && (std::cmp_less(value, 0) || std::cmp_equal(value, kIgnoredClass));
-    found |= (std::cmp_less(value, 0) || std::cmp_greater_equal(value, limit)) && !ignored;
-  }
-  return found;
-}
-
-bool exceeds(const TensorField& field, std::span<const std::byte> bytes, bool are_voxels) {
-  const auto limit = uint64_t(field.values > 0 ? field.values : 2);
-  switch (field.type) {
-    case ElementType::kBool:
-    case ElementType::kUint8:
-      return exceeds<uint8_t>(bytes, limit, are_voxels);
-    case ElementType::kInt8:
-      return exceeds<int8_t>(bytes, limit, are_voxels);
-    case ElementType::kUint16:
-      return exceeds<uint16_t>(bytes, limit, are_voxels);
-    case ElementType::kInt16:
-      return exceeds<int16_t>(bytes, limit, are_voxels);
-    case ElementType::kUint32:
-      return exceeds<uint32_t>(bytes, limit, are_voxels);
-    case ElementType::kInt32:
-      return exceeds<int32_t>(bytes, limit, are_voxels);
-    case ElementType::kUint64:
-      return exceeds<uint64_t>(bytes, limit, are_voxels);
-    case ElementType::kInt64:
-      return exceeds<int64_t>(bytes, limit, are_voxels);
-    default:
-      return false;  // fractions
-  }
 }
 
 }  // namespace
@@ -161,9 +120,10 @@ std::string problem_of_values(std::span<const TensorField> fields, size_t length
     bytes = bytes.subspan(values.size());
     if (field.is_sequence) values = values.first(values.size() / size_t(field.shape[0]) * length);
     if (field.values == 0 && field.type != ElementType::kBool) continue;
-    if (exceeds(field, values, has_voxels && field.is_target))
-      return quoted(field) + "has a number that is not from 0 to " +
-             std::to_string((field.values > 0 ? field.values : 2) - 1);
+    const int64_t limit = field.values > 0 ? field.values : 2;
+    const auto exceeds = element_row(field.type).exceeds;
+    if (exceeds && exceeds(values, uint64_t(limit), has_voxels && field.is_target))
+      return quoted(field) + "has a number that is not from 0 to " + std::to_string(limit - 1);
   }
   return {};
 }

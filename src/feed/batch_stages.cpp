@@ -1,11 +1,9 @@
 #include "feed/batch_stages.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <array>
@@ -13,6 +11,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "feed/finish_batch.h"
 #include "feed/tensor_batch.h"
 
 namespace saturate {
@@ -29,28 +28,6 @@ void warn_of_plain_memory() {
     print_warning(
         "the system has no more pinned memory: batches are copied from plain memory, which is "
         "slower. Lower data.prefetch or train.batch, or raise the limit (ulimit -l)");
-  });
-}
-
-// On the device that holds the batch.
-void finish_batch(const FinishArguments& batch, [[maybe_unused]] const at::Device& device) {
-#ifdef SATURATE_HAS_CUDA
-  if (device.is_cuda()) {
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    return finish_batch_cuda(batch, guard.getStream(device).native_handle());
-  }
-#endif
-  at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {
-    const int64_t values = int64_t{batch.size.area()} * 3;
-    FinishArguments part = batch;
-    part.images += begin * values;
-    part.spare += begin * values;
-    part.out = static_cast<std::byte*>(batch.out) + begin * values * int64_t(bytes_of(batch.type));
-    if (part.rows != nullptr) part.rows += begin * values;
-    part.effects += begin;
-    if (part.places != nullptr) part.places += begin;
-    part.count = end - begin;
-    finish_batch_cpu(part);
   });
 }
 

@@ -19,14 +19,6 @@ BufferAllocator batch_allocator(const at::Device& device) {
   };
 }
 
-bool has_finish_kernel() {
-#ifdef SATURATE_HAS_CUDA
-  return true;
-#else
-  return false;
-#endif
-}
-
 struct Feeder::State {
   Loader& loader;
   BatchStages stages;

@@ -1,15 +1,14 @@
 #include "feed/tensor_batch.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "data/elements.h"
+#include "feed/finish_batch.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -74,25 +73,6 @@ at::Tensor column_of(const BatchColumn& column, int64_t count, const at::Tensor&
   return memory.narrow(0, int64_t(column.offset), bytes)
       .view(scalar_type_of(column.field.type))
       .view(shape);
-}
-
-// On the device that holds the batch. On a CPU equal to the loader's threads.
-void transform_volumes(const VolumeArguments& batch, [[maybe_unused]] const at::Device& device) {
-#ifdef SATURATE_HAS_CUDA
-  if (device.is_cuda()) {
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    return transform_volumes_cuda(batch, guard.getStream(device).native_handle());
-  }
-#endif
-  const auto place = [&](int64_t values) { return values * int64_t(bytes_of(batch.form.type)); };
-  at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {
-    VolumeScratch scratch;
-    for (int64_t i = begin; i < end; ++i)
-      apply_volume(batch.form, batch.effects[i],
-                   static_cast<const std::byte*>(batch.in) + place(i * batch.form.values_in()),
-                   scratch,
-                   static_cast<std::byte*>(batch.out) + place(i * batch.form.values_out()));
-  });
 }
 
 // A column as it is in the end: a volume or its labels transformed.

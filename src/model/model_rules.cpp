@@ -32,7 +32,8 @@ std::vector<OptionRow> model_rows() {
            "Prefix of the names to load from model.weights, such as \"backbone.\", or "
            "\"model_ema.\" of a .pt file with several sets of weights; other tensors are ignored. "
            "Empty: detected, after up to two of module. and model.; _orig_mod., "
-           "_fsdp_wrapped_module. and _checkpoint_wrapped_module. are ignored anywhere."),
+           "_fsdp_wrapped_module. and _checkpoint_wrapped_module. are ignored anywhere, as is a "
+           "GPT's transformer."),
       text_list(SATURATE_OPTION(model.weights_match),
                 "Patterns of names to load from model.weights, such as \"encoder.*\"; the rest of "
                 "the model is initialised randomly. Empty: everything."),

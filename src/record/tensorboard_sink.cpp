@@ -6,6 +6,7 @@
 #include <cstring>
 #include <sstream>
 
+#include "base/printable.h"
 #include "base/wall_clock.h"
 #include "record/event_file.h"
 #include "record/sinks.h"
@@ -45,7 +46,7 @@ std::string line_of(const MetricsRecord& record) {
 class TensorBoardSink : public MetricsSink {
  public:
   TensorBoardSink(Env& env, const Recipe& recipe, const std::string& folder, int64_t begin_step)
-      : env_(env), begin_step_(begin_step), recipe_(to_toml(recipe)) {
+      : env_(env), begin_step_(begin_step), recipe_(without_queries(to_toml(recipe))) {
     env.make_directories(folder);
     file_ = std::make_unique<EventFile>(env, new_path(env, folder));
   }

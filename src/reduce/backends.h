@@ -2,12 +2,16 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "saturate/group.h"
+
+namespace c10d {
+class Backend;
+class Store;
+}  // namespace c10d
 
 namespace saturate {
 

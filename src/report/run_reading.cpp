@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/files.h"
+#include "base/printable.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -128,7 +129,7 @@ RunReading read_run(Env& env, const std::string& folder) {
   read_metrics(run, text_of_file(env, metrics));
   if (run.state != RunState::kEnded && is_locked(folder + "/.lock")) run.state = RunState::kRunning;
   read_beside(run, env, "recipe.toml", [&](const std::string& text) {
-    run.recipe = flatten_recipe(text, folder + "/recipe.toml");
+    run.recipe = flatten_recipe(without_queries(text), folder + "/recipe.toml");
   });
   read_beside(run, env, "host.json", [&](const std::string& text) { read_host(run, text); });
   read_beside(run, env, "classes.json", [&](const std::string& text) {

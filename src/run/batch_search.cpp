@@ -244,19 +244,23 @@ const char* memory_key(const Recipe& recipe) {
 }
 
 // BatchNorm has no variance over one image of one pixel, the last layer's input in some models.
-[[noreturn]] void fail_single_image(const Recipe& recipe, int64_t most) {
+[[noreturn]] void fail_single_sample(const Recipe& recipe, int64_t most) {
+  const bool has_images = recipe.augment.size.is_set();  // not set for tensors
   if (most > 1)
     fail(ErrorKind::kRun,
-         recipe.model.name +
-             " does not train with two images in memory, and BatchNorm cannot "
-             "train on one",
+         fmt::format("{} does not train with two {} in memory, and BatchNorm cannot train on one",
+                     recipe.model.name, has_images ? "images" : "samples"),
          memory_key(recipe),
-         "Raise it, lower augment.size or model.width, or set train.checkpoint_segments=auto");
+         fmt::format("Raise it, lower {}model.width, or set train.checkpoint_segments=auto",
+                     has_images ? "augment.size or " : ""));
   const bool asked = recipe.train.effective_batch == 1;
   fail(
       ErrorKind::kUsage,
-      std::string(asked ? "train.batch is auto:1" : "the source has one image") +
-          ", and BatchNorm of " + recipe.model.name + " cannot train on one",
+      fmt::format("{}, and BatchNorm of {} cannot train on one",
+                  asked        ? "train.batch is auto:1"
+                  : has_images ? "the source has one image"
+                               : "the source has one sample",
+                  recipe.model.name),
       asked ? "train.batch" : "data.source",
       asked ? "Set it to auto:2 or more" : "Give a source with more, or choose another model.name");
 }
@@ -352,7 +356,7 @@ int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& devic
   };
   const bool model_fits = fits_in_memory(device, search);
   memory.release_cache();
-  if (single_refused) fail_single_image(recipe, most);
+  if (single_refused) fail_single_sample(recipe, most);
   if (!model_fits || !found) fail_too_small(recipe, all);
   return *found;
 }

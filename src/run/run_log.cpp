@@ -11,7 +11,7 @@ namespace saturate {
 namespace {
 
 void set_metrics(MetricsRecord& record, const Metrics& metrics) {
-  record.loss = metrics.loss;
+  if (metrics.samples > 0) record.loss = metrics.loss;
   for (const MetricValue& each : metrics.values) {
     if (each.name == "accuracy")
       record.accuracy = each.value;

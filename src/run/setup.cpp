@@ -12,6 +12,7 @@
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "data/read_sample.h"
+#include "feed/finish_batch.h"
 #include "reduce/binding.h"
 #include "run/batch_search.h"
 #include "run/checkpoint.h"

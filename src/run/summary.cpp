@@ -8,17 +8,22 @@ namespace saturate {
 namespace {
 
 std::string metrics_line(const char* title, const Metrics& metrics, const std::string& unit) {
-  return fmt::format("{:<12}{}loss {}  on {} {}\n", title, metrics_text(metrics),
-                     format_loss(metrics.loss), metrics.samples, unit);
+  return fmt::format("{:<12}{}\n", title, result_text(metrics, unit));
+}
+
+const char* remedy_of_finished(const TrainResult& result) {
+  if (result.end == RunEnd::kDone) return "Raise train.epochs to continue";
+  return result.best.not_finite
+             ? "train.monitor is not finite: start a new run with a lower optimizer.lr"
+             : "Raise train.early_stop to continue";
 }
 
 std::string end_line(const TrainResult& result) {
   if (result.was_finished)
     return fmt::format(
-        "the run had {} at step {}: there is nothing to do, and nothing is written. {} to "
-        "continue\n",
+        "the run had {} at step {}: there is nothing to do, and nothing is written. {}\n",
         result.end == RunEnd::kDone ? "ended" : "stopped early", result.steps,
-        result.end == RunEnd::kDone ? "Raise train.epochs" : "Raise train.early_stop");
+        remedy_of_finished(result));
   switch (result.end) {
     case RunEnd::kDone:
       return "";
@@ -26,7 +31,9 @@ std::string end_line(const TrainResult& result) {
       return fmt::format("interrupted at step {}\n", result.steps);
     case RunEnd::kEarlyStop:
       if (result.best.not_finite)
-        return fmt::format("stopped early at step {}: train.monitor is not finite\n", result.steps);
+        return fmt::format(
+            "stopped early at step {}: train.monitor is not finite. Lower optimizer.lr\n",
+            result.steps);
       return fmt::format(
           "stopped early at step {}: no better value of train.monitor since step {}\n",
           result.steps, result.best.best_step);

@@ -28,7 +28,7 @@ auto naming_options(const TrainOptions& train, const Body& body) {
            "Lower train.batch or set it to auto, raise train.accumulate, or set "
            "train.checkpoint_segments=auto");
     if (!is_single_value_error(error)) throw;
-    fail(ErrorKind::kRun, "a micro-batch has one image, which BatchNorm cannot train on",
+    fail(ErrorKind::kRun, "a micro-batch has one sample, which BatchNorm cannot train on",
          "train.batch", "Choose another train.batch, or repair the skipped samples");
   }
 }

@@ -65,10 +65,6 @@ int gpu_count() {
   return at::hasCUDA() ? at::detail::getCUDAHooks().deviceCount() : 0;
 }
 
-std::string build_commit() {
-  return SATURATE_COMMIT;
-}
-
 std::vector<std::pair<std::string, std::string>> host_facts() {
   const Host host = this_host();
   return {{"saturate", SATURATE_VERSION},

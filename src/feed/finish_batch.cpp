@@ -1,0 +1,55 @@
+#include "feed/finish_batch.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace saturate {
+
+bool has_finish_kernel() {
+#ifdef SATURATE_HAS_CUDA
+  return true;
+#else
+  return false;
+#endif
+}
+
+void finish_batch(const FinishArguments& batch, [[maybe_unused]] const c10::Device& device) {
+#ifdef SATURATE_HAS_CUDA
+  if (device.is_cuda()) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    return finish_batch_cuda(batch, guard.getStream(device).native_handle());
+  }
+#endif
+  at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {
+    const int64_t values = int64_t{batch.size.area()} * 3;
+    FinishArguments part = batch;
+    part.images += begin * values;
+    part.spare += begin * values;
+    part.out = static_cast<std::byte*>(batch.out) + begin * values * int64_t(bytes_of(batch.type));
+    if (part.rows != nullptr) part.rows += begin * values;
+    part.effects += begin;
+    if (part.places != nullptr) part.places += begin;
+    part.count = end - begin;
+    finish_batch_cpu(part);
+  });
+}
+
+void transform_volumes(const VolumeArguments& batch, [[maybe_unused]] const c10::Device& device) {
+#ifdef SATURATE_HAS_CUDA
+  if (device.is_cuda()) {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    return transform_volumes_cuda(batch, guard.getStream(device).native_handle());
+  }
+#endif
+  const auto place = [&](int64_t values) { return values * int64_t(bytes_of(batch.form.type)); };
+  at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {
+    VolumeScratch scratch;
+    for (int64_t i = begin; i < end; ++i)
+      apply_volume(batch.form, batch.effects[i],
+                   static_cast<const std::byte*>(batch.in) + place(i * batch.form.values_in()),
+                   scratch,
+                   static_cast<std::byte*>(batch.out) + place(i * batch.form.values_out()));
+  });
+}
+
+}  // namespace saturate
