@@ -43,6 +43,11 @@ at::ScalarType scalar_type_of(ElementType type) {
   return at::kDouble;
 }
 
+// Whether it is a sequence of the samples, and not their mask.
+bool is_input_sequence(const TensorField& field) {
+  return field.is_sequence && !field.is_target && field.name != "mask";
+}
+
 bool counts(ElementType type) {
   return is_whole(type) && type != ElementType::kBool;
 }
@@ -82,6 +87,33 @@ at::Tensor in_rows(const at::Tensor& column) {
   return rows.to(at::kFloat);
 }
 
+// [N, L, ...] as [N, channels, L] float32.
+at::Tensor in_channels(const at::Tensor& column) {
+  const at::Tensor places = column.dim() > 2 ? column.flatten(2) : column.unsqueeze(2);
+  return places.transpose(1, 2).to(at::kFloat);
+}
+
+// The channels of all sequences, and the mask as the last one. Fails with kUsage on a field that
+// would be ignored, except one that may be the lengths.
+TensorField input_of_sequences(const std::vector<TensorField>& inputs) {
+  TensorField joined{"", ElementType::kFloat32, {1, 0}};
+  joined.is_sequence = true;
+  int others = 0;
+  for (const TensorField& field : inputs) {
+    if (is_input_sequence(field)) {
+      joined.name += (joined.name.empty() ? "" : "+") + field.name;
+      joined.shape[0] += int64_t(field.bytes() / bytes_of(field.type)) / field.shape[0];
+      joined.shape[1] = field.shape[0];
+    } else if (!field.is_sequence &&
+               (!counts(field.type) || !field.shape.empty() || ++others > 1)) {
+      fail(ErrorKind::kUsage,
+           "samples of varying length also have the field " + field.name + " of one size",
+           "data.source", "Leave it out with ,fields=NAME+NAME");
+    }
+  }
+  return joined;
+}
+
 }  // namespace
 
 const TensorField* target_of(std::span<const TensorField> fields) {
@@ -100,6 +132,7 @@ TensorField input_of(std::span<const TensorField> fields) {
   if (inputs.empty())
     fail(ErrorKind::kUsage, "a sample has no tensor beside its target", "data.source",
          "Give a source with more arrays, or another ,target=NAME");
+  if (std::ranges::any_of(inputs, is_input_sequence)) return input_of_sequences(inputs);
   if (inputs.size() == 1 && inputs[0].is_volume) {
     std::vector<int64_t>& shape = inputs[0].shape;
     if (shape.size() == 3) shape.push_back(1);
@@ -152,9 +185,14 @@ void take_columns(const Batch& batch, const at::Device& device, bool async, Devi
     out.images = in_type(column_of(*inputs[0], batch, memory), inputs[0]->field.type);
     return;
   }
+  // Of sequences only these, of which the mask is the last.
+  const bool varies = std::ranges::any_of(fields, is_input_sequence);
   std::vector<at::Tensor> rows;
-  for (const BatchColumn* column : inputs)
-    rows.push_back(in_rows(column_of(*column, batch, memory)));
+  for (const BatchColumn* column : inputs) {
+    if (varies && !column->field.is_sequence) continue;
+    const at::Tensor values = column_of(*column, batch, memory);
+    rows.push_back(varies ? in_channels(values) : in_rows(values));
+  }
   if (!rows.empty()) out.images = at::cat(rows, 1);
 }
 
