@@ -88,7 +88,7 @@ TEST(TensorCommands, APackedTableTrainsWithTheSameLosses) {
     testing::expect_same_losses(from_table, from_shard, kind);
 }
 
-TEST(TensorCommands, SamplesOfVaryingLengthAreInspectedAndNotTrainedOn) {
+TEST(TensorCommands, SamplesOfVaryingLengthAreInspected) {
   const std::string source =
       "npz:" + testing::source_path("tests/goldens/formats/sequences.npz") + ",lengths=n";
   const std::string named = source + ",sequence=x+tags";

@@ -57,6 +57,9 @@ struct DeviceBatch {
 // A model's input made of the fields that are not the target. One field: itself, whole numbers as
 // int64, all others as float32; a volume as float32 [channels, depth, height, width], levels from 0
 // to 1. Several: flattened, and concatenated in their order, as float32.
+// Sequences: float32 [channels + 1, length], is_sequence; the channels of one after another, those
+// of [length, ...] flattened, and last the mask: 1 at the places of a sample, 0 for padding. Of
+// other fields there may be one, the lengths, which is not an input.
 // Fails with kUsage if there is none.
 TensorField input_of(std::span<const TensorField> fields);
 // The field that is the target; null if there is none.

@@ -103,7 +103,9 @@ struct ModelInput {
   ImageSize size;  // of the images
   Env& env;        // for models that are read from a file
   // A sample's tensor instead of an image, if it has a name: of type float32, or int64 if it is of
-  // whole numbers, which are in [0, values) unless that is 0.
+  // whole numbers, which are in [0, values) unless that is 0. If samples vary in length
+  // (is_sequence), [channels + 1, longest] with the mask as input_of() says; batches may be
+  // shorter.
   TensorField tensor = {};
   std::vector<ImageSize> other_sizes = {};  // of training images, besides `size`
 
@@ -112,7 +114,7 @@ struct ModelInput {
   bool is_tokens() const;
   // Of a batch of `count` samples.
   std::vector<int64_t> batch_shape(int64_t count) const;
-  // [count, ...] zeros on the CPU.
+  // [count, ...] zeros on the CPU; a mask is 1.
   at::Tensor zeros(int64_t count) const;
 };
 

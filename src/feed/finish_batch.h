@@ -1,5 +1,5 @@
-// The last stage of a batch of images or volumes, on the device that holds it: the only source of this folder
-// that differs between builds with and without CUDA, so that the others do not.
+// The last stage of a batch of images or volumes, on the device that holds it: the only source of
+// this folder that differs between builds with and without CUDA, so that the others do not.
 #pragma once
 
 #include "saturate/data/effects.h"

@@ -46,6 +46,11 @@ at::ScalarType scalar_type_of(ElementType type) {
   return at::kDouble;
 }
 
+// Whether it is a sequence of the samples, and not their mask.
+bool is_input_sequence(const TensorField& field) {
+  return field.is_sequence && !field.is_target && field.name != "mask";
+}
+
 bool counts(ElementType type) {
   return is_whole(type) && type != ElementType::kBool;
 }
@@ -115,16 +120,46 @@ at::Tensor in_rows(const at::Tensor& column) {
   return rows.to(at::kFloat);
 }
 
+// [N, L, ...] as [N, channels, L] float32.
+at::Tensor in_channels(const at::Tensor& column) {
+  const at::Tensor places = column.dim() > 2 ? column.flatten(2) : column.unsqueeze(2);
+  return places.transpose(1, 2).to(at::kFloat);
+}
+
+// The channels of all sequences, and the mask as the last one. Fails with kUsage on a field that
+// would be ignored, except one that may be the lengths.
+TensorField input_of_sequences(const std::vector<TensorField>& inputs) {
+  TensorField joined{"", ElementType::kFloat32, {1, 0}};
+  joined.is_sequence = true;
+  int others = 0;
+  for (const TensorField& field : inputs) {
+    if (is_input_sequence(field)) {
+      joined.name += (joined.name.empty() ? "" : "+") + field.name;
+      joined.shape[0] += int64_t(field.bytes() / bytes_of(field.type)) / field.shape[0];
+      joined.shape[1] = field.shape[0];
+    } else if (!field.is_sequence &&
+               (!counts(field.type) || !field.shape.empty() || ++others > 1)) {
+      fail(ErrorKind::kUsage,
+           "samples of varying length also have the field " + field.name + " of one size",
+           "data.source", "Leave it out with ,fields=NAME+NAME");
+    }
+  }
+  return joined;
+}
+
 // Sets images and labels from the batch's memory.
 void set_columns(const std::vector<BatchColumn>& columns, int64_t count, const at::Tensor& memory,
                  DeviceBatch& out) {
   std::vector<TensorField> fields;
   for (const BatchColumn& column : columns) fields.push_back(column.field);
   const bool has_voxels = labelled_volume(fields) != nullptr;
+  // Of sequences only these are inputs; the mask is the last.
+  const bool varies = std::ranges::any_of(fields, is_input_sequence);
   std::vector<const TensorField*> inputs;
   std::vector<at::Tensor> values;
   for (const BatchColumn& column : columns) {
     if (column.field.is_target && is_class(column.field)) continue;
+    if (varies && !column.field.is_target && !column.field.is_sequence) continue;
     const at::Tensor finished = finished_column(column, count, memory);
     if (column.field.is_target) {
       out.labels = has_voxels ? voxel_labels(finished) : in_type(finished, column.field.type);
@@ -133,12 +168,12 @@ void set_columns(const std::vector<BatchColumn>& columns, int64_t count, const a
     inputs.push_back(&column.field);
     values.push_back(finished);
   }
-  if (inputs.size() == 1) {
+  if (inputs.size() == 1) {  // of sequences there are two
     out.images = inputs[0]->is_volume ? as_channels(values[0], *inputs[0])
                                       : in_type(values[0], inputs[0]->type);
     return;
   }
-  for (at::Tensor& each : values) each = in_rows(each);
+  for (at::Tensor& each : values) each = varies ? in_channels(each) : in_rows(each);
   if (!values.empty()) out.images = at::cat(values, 1);
 }
 
@@ -160,6 +195,7 @@ TensorField input_of(std::span<const TensorField> fields) {
   if (inputs.empty())
     fail(ErrorKind::kUsage, "a sample has no tensor beside its target", "data.source",
          "Give a source with more arrays, or another ,target=NAME");
+  if (std::ranges::any_of(inputs, is_input_sequence)) return input_of_sequences(inputs);
   if (inputs.size() == 1 && inputs[0].is_volume) {
     std::vector<int64_t>& shape = inputs[0].shape;
     if (shape.size() == 3) shape.push_back(1);

@@ -26,6 +26,7 @@
   ROW(gpt2, "GPT-2: 12 layers, 12 heads, 768 channels, 124 M weights", .is_language = true)        \
   ROW(unet3d, "3-D U-Net for the classes of a volume's voxels: four levels, from 16 channels",     \
       .takes_tensors = true)                                                                       \
-  ROW(resnet18_1d, "ResNet-18 along one dimension, for signals", .takes_tensors = true)            \
+  ROW(resnet18_1d, "ResNet-18 along one dimension, for signals", .takes_tensors = true,            \
+      .takes_lengths = true)                                                                       \
   ROW(torchscript, "a module of your own, from Python: model.file", .is_file = true,               \
       .takes_tensors = true)

@@ -50,7 +50,7 @@ void add_model(std::string_view name, std::string_view doc, ModelFactory make) {
     if (entry.name == name)
       fail(ErrorKind::kUsage, "there is a model \"" + std::string(name) + "\" already", "add_model",
            "Give it another name");
-  all_models().push_back({name, doc, make, {.takes_tensors = true}});
+  all_models().push_back({name, doc, make, {.takes_tensors = true, .takes_lengths = true}});
 }
 
 bool ModelInput::is_tokens() const {
@@ -67,7 +67,9 @@ std::vector<int64_t> ModelInput::batch_shape(int64_t count) const {
 
 at::Tensor ModelInput::zeros(int64_t count) const {
   const bool whole = !is_images() && tensor.type == ElementType::kInt64;
-  return at::zeros(batch_shape(count), whole ? at::kLong : at::kFloat);
+  const at::Tensor samples = at::zeros(batch_shape(count), whole ? at::kLong : at::kFloat);
+  if (tensor.is_sequence) samples.select(1, -1).fill_(1);  // without padding
+  return samples;
 }
 
 void require_size(const ModelOptions& options, const ModelInput& input, int least) {
@@ -141,6 +143,12 @@ std::unique_ptr<Model> make_model(const ModelOptions& options, const ModelInput&
          "Set model.name=" + names_with(input.is_tokens() ? &ModelTraits::is_language
                                                           : &ModelTraits::takes_tensors));
   }
+  if (input.tensor.is_sequence && !entry.traits.takes_lengths)
+    fail(ErrorKind::kUsage,
+         options.name + " does not take samples of varying length, " + input.tensor.name,
+         "model.name",
+         "Set model.name=" + names_with(&ModelTraits::takes_lengths) +
+             ", or read or pack the arrays without ,lengths=NAME to train on them as padded");
   return entry.make(options, input);
 }
 

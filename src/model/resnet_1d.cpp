@@ -1,9 +1,12 @@
 // ResNet-18 (https://arxiv.org/abs/1512.03385) for signals: torchvision's layers and names, with
 // convolutions and pools along one dimension.
 #include <ATen/ops/max_pool1d.h>
+#include <ATen/ops/nonzero.h>
+#include <ATen/ops/zeros.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include <array>
 #include <string>
 
 #include "model/factories.h"
@@ -20,9 +23,25 @@ torch::nn::Conv1d signal_conv(int64_t in, int64_t out, int64_t kernel, int64_t s
       torch::nn::Conv1dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
 }
 
-// BatchNorm of [N, C, L].
-at::Tensor normed(BatchNorm2d& norm, const at::Tensor& x) {
-  return norm(x.unsqueeze(-1)).squeeze(-1);
+// The places of signals of varying length that are not padding; undefined if all have one length.
+struct Places {
+  at::Tensor mask;   // [N, 1, L]: 1, and 0 for padding
+  at::Tensor index;  // in [N * L]; only in training
+};
+
+// BatchNorm of [N, C, L], whose statistics do not count padding. Padding is 0 in the result.
+at::Tensor normed(BatchNorm2d& norm, const at::Tensor& x, const Places& places) {
+  if (!places.mask.defined() || !norm->is_training()) {
+    const at::Tensor y = norm(x.unsqueeze(-1)).squeeze(-1);
+    return places.mask.defined() ? y * places.mask.to(y.scalar_type()) : y;
+  }
+  const at::Tensor rows = x.transpose(1, 2).flatten(0, 1);  // [N * L, C]
+  const at::Tensor own = rows.index_select(0, places.index).unsqueeze(-1).unsqueeze(-1);
+  const at::Tensor y = norm(own).flatten(1);
+  return at::zeros(rows.sizes(), y.options())
+      .index_copy(0, places.index, y)
+      .view({x.size(0), x.size(2), x.size(1)})
+      .transpose(1, 2);
 }
 
 // The 1x1 convolution of a shortcut and its BatchNorm.
@@ -31,7 +50,9 @@ class SignalShortcutImpl : public torch::nn::Module {
   SignalShortcutImpl(int64_t in, int64_t out, int64_t stride)
       : conv_(register_module("0", signal_conv(in, out, 1, stride))),
         norm_(register_module("1", BatchNorm2d(out))) {}
-  at::Tensor forward(const at::Tensor& x) { return normed(norm_, conv_(x)); }
+  at::Tensor forward(const at::Tensor& x, const Places& out) {
+    return normed(norm_, conv_(x), out);
+  }
 
  private:
   torch::nn::Conv1d conv_;
@@ -49,9 +70,10 @@ class SignalBlockImpl : public torch::nn::Module {
     if (stride != 1 || in != out)
       downsample_ = register_module("downsample", SignalShortcut(in, out, stride));
   }
-  at::Tensor forward(const at::Tensor& x) {  // [N, in, L] to [N, out, L / stride]
-    at::Tensor y = normed(bn2_, conv2_(normed(bn1_, conv1_(x)).relu_()));
-    y += downsample_ ? downsample_(x) : x;
+  // [N, in, L] to [N, out, L / stride], of which `out` are the places.
+  at::Tensor forward(const at::Tensor& x, const Places& out) {
+    at::Tensor y = normed(bn2_, conv2_(normed(bn1_, conv1_(x), out).relu_()), out);
+    y += downsample_ ? downsample_->forward(x, out) : x;
     return y.relu_();
   }
 
@@ -64,16 +86,26 @@ class SignalBlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(SignalBlock);
 
-class ResNet1d : public Chain {  // [N, C, L], or [N, L] with one channel, to [N, classes]
+// [N, C, L], or [N, L] with one channel, to [N, classes]. Signals of varying length are
+// [N, C + 1, L], where the last channel is the mask: logits and gradients do not depend on padding.
+class ResNet1d : public Chain {
  public:
-  ResNet1d(int64_t channels_in, double width, int64_t classes) {
+  ResNet1d(int64_t channels_in, bool has_mask, double width, int64_t classes) {
     int64_t channels = scaled(64, width);
     conv1_ = register_module("conv1", signal_conv(channels_in, channels, 7, 2));
     bn1_ = register_module("bn1", BatchNorm2d(channels));
     add_stage(
-        [this](const at::Tensor& signals) {
-          const at::Tensor x = signals.dim() == 2 ? signals.unsqueeze(1) : signals;
-          return at::max_pool1d(normed(bn1_, conv1_(x)).relu_(), 3, /*stride=*/2, /*padding=*/1);
+        [this, channels_in, has_mask](const at::Tensor& signals) {
+          at::Tensor x = signals.dim() == 2 ? signals.unsqueeze(1) : signals;
+          if (has_mask) {
+            const at::Tensor mask = x.narrow(1, channels_in, 1);
+            find_places(mask);
+            x = x.narrow(1, 0, channels_in) * mask;
+          }
+          x = normed(bn1_, conv1_(x), places_[0]).relu_();
+          // Not negative: padding of 0 changes no maximum. A window around padding may have places.
+          x = at::max_pool1d(x, 3, /*stride=*/2, /*padding=*/1);
+          return has_mask ? x * places_[1].mask.to(x.scalar_type()) : x;
         },
         bn1_);
     for (int stage = 0; stage < 4; ++stage) {
@@ -82,17 +114,33 @@ class ResNet1d : public Chain {  // [N, C, L], or [N, L] with one channel, to [N
       for (int i = 0; i < 2; ++i) {
         SignalBlock block(channels, out, stage > 0 && i == 0 ? 2 : 1);
         layer->push_back(block);
-        add_module_stage(block);
+        add_stage(
+            [this, block, stage](const at::Tensor& x) mutable {
+              return block->forward(x, places_[size_t(stage) + 1]);
+            },
+            block);
         channels = out;
       }
       register_module("layer" + std::to_string(stage + 1), layer);
     }
     fc_ = register_module("fc", torch::nn::Linear(channels, classes));
-    add_stage([this](const at::Tensor& x) { return fc_(x.mean(-1)); });
+    add_stage([this, has_mask](const at::Tensor& x) {
+      return fc_(has_mask ? x.sum(-1) / places_.back().mask.sum(-1).clamp_min(1) : x.mean(-1));
+    });
     initialise_convolutions();
   }
 
  private:
+  // Each halving of L, rounded up, keeps the even places, of signals as of the mask.
+  void find_places(at::Tensor mask) {
+    for (Places& places : places_) {
+      mask = mask.slice(2, /*start=*/0, /*end=*/{}, /*step=*/2);
+      places = {mask, is_training() ? at::nonzero(mask.flatten().gt(0)).flatten() : at::Tensor()};
+    }
+  }
+
+  // After the first convolution, and of each layer. Set by the first stage, for those after it.
+  std::array<Places, 5> places_;
   torch::nn::Conv1d conv1_{nullptr};
   BatchNorm2d bn1_{nullptr};
   torch::nn::Linear fc_{nullptr};
@@ -101,12 +149,13 @@ class ResNet1d : public Chain {  // [N, C, L], or [N, L] with one channel, to [N
 }  // namespace
 
 std::unique_ptr<Model> make_resnet18_1d(const ModelOptions& options, const ModelInput& input) {
-  const std::vector<int64_t>& shape = input.tensor.shape;  // [C, L] or [L]
+  const std::vector<int64_t>& shape = input.tensor.shape;  // [C, L], [L], or [C + 1, L]
+  const bool has_mask = input.tensor.is_sequence;
   if ((shape.size() != 1 && shape.size() != 2) || input.tensor.type != ElementType::kFloat32)
     fail(ErrorKind::kUsage, "resnet18_1d needs signals, float32 of [length] or [channels, length]",
          "data.source", "Give an array of [samples, length], or choose another model.name");
-  return make_module_model<ResNet1d>(shape.size() == 2 ? shape[0] : 1, options.width,
-                                     input.outputs);
+  const int64_t channels = shape.size() == 2 ? shape[0] - int64_t{has_mask} : 1;
+  return make_module_model<ResNet1d>(channels, has_mask, options.width, input.outputs);
 }
 
 }  // namespace saturate

@@ -173,6 +173,7 @@ class Rehearsal {
   at::Tensor tensors(int64_t count) const {
     const TensorField& tensor = input_.tensor;
     const auto on_device = at::device(device_);
+    if (tensor.is_sequence) return input_.zeros(count).to(device_);  // the longest, no padding
     if (tensor.type != ElementType::kInt64) return at::rand(input_.batch_shape(count), on_device);
     return at::randint(std::max<int64_t>(2, tensor.values), input_.batch_shape(count),
                        on_device.dtype(at::kLong));

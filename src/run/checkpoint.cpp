@@ -128,7 +128,8 @@ json to_json(const std::vector<TensorField>& fields) {
                     {"is_target", field.is_target},
                     {"values", field.values},
                     {"symbols", field.symbols},
-                    {"is_volume", field.is_volume}});
+                    {"is_volume", field.is_volume},
+                    {"is_sequence", field.is_sequence}});
   return list;
 }
 
@@ -139,8 +140,8 @@ std::vector<TensorField> fields_in(const json& list) {
     const auto known = std::ranges::find(kElementTypes, type, element_name);
     if (known == std::end(kElementTypes)) throw json::other_error::create(500, type, &each);
     fields.push_back({each.at("name"), *known, each.at("shape"), each.at("is_target"),
-                      each.at("values"), each.value("symbols", ""),
-                      each.value("is_volume", false)});
+                      each.at("values"), each.value("symbols", ""), each.value("is_volume", false),
+                      each.value("is_sequence", false)});
   }
   return fields;
 }

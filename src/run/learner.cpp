@@ -132,6 +132,8 @@ std::string Learner::plan_graph() {
   const auto& make = run_.options.make_graph;
   if (!make) why_not_graphed_ = why_no_graph_on(run_.device);
   if (why_not_graphed_.empty()) why_not_graphed_ = why_no_graph(run_.recipe, run_.shard().world);
+  if (why_not_graphed_.empty() && input_.data().length(0) > 0)
+    why_not_graphed_ = "the samples are of varying length, and so are batches";
   if (!why_not_graphed_.empty()) return why_not_graphed_;
   GraphSetup setup;
   setup.batch = run_.recipe.train.batch;

@@ -121,13 +121,12 @@ void resolve_tensors(Recipe& recipe, const Dataset& data) {
   refuse_image_settings(recipe, std::ranges::any_of(data.tensors(), &TensorField::is_volume));
   const TensorField* const target = target_of(data.tensors());
   const std::string& source = recipe.data.source;
-  if (std::ranges::any_of(data.tensors(), &TensorField::is_sequence))
-    fail(ErrorKind::kUsage, "the samples are of varying length, which no model takes", source,
-         "Read or pack the arrays without ,lengths=NAME to train on them as padded, or train with "
-         "saturate.Loader in Python");
   if (!target)
     fail(ErrorKind::kUsage, "the source has no target to predict", source,
          "Name it with ,target=NAME; a shard has the target of the source that was packed");
+  if (target->is_sequence)
+    fail(ErrorKind::kUsage, "the target " + described(*target) + " is of varying length", source,
+         "Name the arrays that vary, without the target, with ,sequence=NAME+NAME");
   TaskKind& task = recipe.train.task;
   const bool has_voxels = labelled_volume(data.tensors()) != nullptr;
   if (task == TaskKind::kAuto) task = task_for(data.tensors(), *target, has_voxels, source);
@@ -176,8 +175,13 @@ void require_same_tensors(const std::vector<TensorField>& fields, const Dataset&
     if (has_voxels && b.is_target) return a.values == 0 || b.values <= a.values;
     return a.shape.empty() || a.values == b.values;
   };
+  // Sequences may be longer in one than in the other.
+  const auto sizes = [](const TensorField& field) {
+    return std::span(field.shape).subspan(field.is_sequence ? 1 : 0);
+  };
   const auto is_alike = [&](const TensorField& a, const TensorField& b) {
-    return a.shape == b.shape && a.is_target == b.is_target && a.is_volume == b.is_volume &&
+    return a.is_sequence == b.is_sequence && std::ranges::equal(sizes(a), sizes(b)) &&
+           a.is_target == b.is_target && a.is_volume == b.is_volume &&
            is_whole(a.type) == is_whole(b.type) && has_same_values(a, b);
   };
   if (std::ranges::equal(fields, found, is_alike)) return;

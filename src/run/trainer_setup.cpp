@@ -40,6 +40,13 @@ std::string common_recipe(Recipe recipe) {
   return with_full_keys(to_toml(recipe));
 }
 
+// REQUIRES: samples vary in length.
+int64_t shortest_length(const Dataset& data) {
+  size_t shortest = data.length(0);
+  for (size_t i = 1; i < data.size(); ++i) shortest = std::min(shortest, data.length(i));
+  return int64_t(shortest);
+}
+
 std::string describe(const Dataset& data) {
   std::string text = fmt::format("{} samples\n", data.size());
   for (const auto& name : data.classes()) text += "class " + name + "\n";
@@ -94,9 +101,10 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
       saver(run, recorder, evaluation, [this] { return snapshot(); }) {
   const Recipe& recipe = run.recipe;
   const int replicas = 1 + int(other_devices(recipe, run.device).size());
+  ModelInput fewest = model_input(run.env, recipe, batch_fields(input.data(), recipe.augment));
+  if (fewest.tensor.is_sequence) fewest.tensor.shape[1] = shortest_length(input.data());
   require_no_single_image(learner.model(), recipe, input.data().size(), {run.shard(), replicas},
-                          model_input(run.env, recipe, batch_fields(input.data(), recipe.augment)),
-                          run.device);
+                          fewest, run.device);
   std::vector<std::string> notes;
   if (run.options.resume)
     notes = resume();

@@ -27,6 +27,7 @@ struct ModelTraits {
   bool is_file = false;        // the program in `file`
   bool takes_tensors = false;  // and not only images
   bool is_language = false;    // only tokens, for train.task=language
+  bool takes_lengths = false;  // and tensors of varying length, with their mask
 };
 // Traits of the model that `options` names; the defaults if the table has none of that name.
 ModelTraits traits_of(const ModelOptions& options);
