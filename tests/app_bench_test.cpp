@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "tests/app_testing.h"
+#include "tests/store_testing.h"
 
 namespace saturate::testing {
 namespace {
@@ -164,6 +165,35 @@ TEST(Bench, StorageWritesRatesOfEverySourceAndOrder) {
   expect_error(run_saturate("bench storage nothing:here"), 2, {"nothing"});
   expect_error(run_saturate("bench storage"), 2, {"SOURCE"});
 }
+
+#ifdef NDEBUG
+TEST(Bench, StorageOfAServerShowsTheLink) {
+  const TempDir dir;
+  write_folder_dataset(dir / "set", 20);
+  ASSERT_EQ(run_saturate("data pack folder:" + (dir / "set") + " --out shard:" + (dir / "s.shard"))
+                .exit_code,
+            0);
+  StoreServer server;
+  server.put("/s.shard", read_text(dir / "s.shard"));
+  const CommandResult result = run_saturate(
+      "bench storage shard:" + server.url("/s.shard") + " --threads 2 --repeats 2 --cache-dir " +
+      (dir / "cache") + " --cache-gb 1" + " --json " + (dir / "b.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("requests/s; first byte after"), std::string::npos) << result.out;
+  std::map<std::string, double> largest;  // by unit
+  for (const auto& row : nlohmann::json::parse(read_text(dir / "b.json"))["rows"]) {
+    double& at = largest[row["unit"].get<std::string>()];
+    at = std::max(at, row["max"].get<double>());
+  }
+  EXPECT_EQ(largest.size(), 2u + 5u);
+  EXPECT_GT(largest.at("network MB/s"), 0);
+  EXPECT_GT(largest.at("requests/s"), 0);
+  EXPECT_GT(largest.at("ms to the first byte"), 0);
+  EXPECT_GE(largest.at("ms to the first byte (95th percentile)"),
+            largest.at("ms to the first byte"));
+  EXPECT_GT(largest.at("% from the cache on disk"), 0);
+}
+#endif
 
 const std::string kBrief = " --rounds 1 --seconds 0.02";
 

@@ -162,8 +162,10 @@ class FarDataset : public testing::MemoryDataset {
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     EXPECT_EQ(count, 1u);
     (advice == ReadAdvice::kSoon ? soon : withdrawn).push_back(uint32_t(first));
+    if (advice == ReadAdvice::kSoon) next_uses.push_back(advice.next_use);
   }
   mutable std::vector<uint32_t> soon, withdrawn;
+  mutable std::vector<uint64_t> next_uses;
 };
 
 TEST(ReadAhead, AnnouncesSamplesOfAFarSourceInTheirOrder) {
@@ -192,6 +194,39 @@ TEST(ReadAhead, AnnouncesSamplesOfAFarSourceInTheirOrder) {
     EXPECT_EQ(data.soon, (Indices{5, 3, 8, 1, 9}));
   }
   EXPECT_EQ(data.withdrawn.size(), 8u);
+}
+
+TEST(ReadAhead, TellsInWhichEpochThisMachineReadsASampleAgain) {
+  const FarDataset data;
+  LoaderOptions options;
+  options.batch = 6;
+  options.shard = {3, 4, Uneven::kJoin, 2, 2};  // the second of two machines with two ranks each
+  const auto order_of = [&](int rank, uint32_t epoch) {
+    return rank_order(epoch_order(10, 5, epoch, {}), 6, {rank, 4, Uneven::kJoin});
+  };
+  ReadAhead ahead(data, {}, 5, 10, false, &options);
+  for (const uint32_t epoch : {0, 1, 2, 7, 8}) {  // as after resuming, and one after the other
+    data.next_uses.clear();
+    const auto order = order_of(3, epoch);
+    ahead.start(epoch, 0, order, 0, order.size());
+    std::vector<uint64_t> expected;
+    for (const uint32_t sample : order) {
+      uint32_t next = epoch + 1;
+      while (next < epoch + 9 && std::ranges::count(order_of(2, next), sample) == 0 &&
+             std::ranges::count(order_of(3, next), sample) == 0)
+        ++next;
+      expected.push_back(next);
+    }
+    EXPECT_EQ(data.next_uses, expected) << epoch;
+  }
+  for (const int local : {0, 4}) {  // unknown; alone
+    data.next_uses.clear();
+    options.shard.first_local = 0;
+    options.shard.local_size = local;
+    ReadAhead plain(data, {}, 5, 10, false, &options);
+    plain.start(0, 0, order_of(3, 0), 0, 2);
+    EXPECT_EQ(data.next_uses, std::vector<uint64_t>(2, ReadAdvice::kUnknown));
+  }
 }
 
 }  // namespace

@@ -1,10 +1,14 @@
 // The cache of a store on disk: shared, damaged, deleted, full.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <string>
+#include <vector>
 
+#include "saturate/data/loader.h"
 #include "store/extent_cache.h"
 #include "store/object_store.h"
 #include "store/store_url.h"
@@ -44,7 +48,8 @@ class StoreCache : public ::testing::Test {
   std::vector<std::string> files() const {
     std::vector<std::string> found;
     for (const auto& entry : fs::recursive_directory_iterator(folder / "cache"))
-      if (entry.is_regular_file()) found.push_back(entry.path().string());
+      if (entry.is_regular_file() && !entry.path().filename().string().starts_with("."))
+        found.push_back(entry.path().string());
     return found;
   }
   uint64_t bytes_on_disk() const {
@@ -86,10 +91,10 @@ TEST_F(StoreCache, KnowsWhatAnotherProcessWroteSince) {
   ExtentCache one(env(), folder / "cache", 1, quick_tuning()),
       other(env(), folder / "cache", 1, quick_tuning());
   const auto bytes = std::make_shared<const std::vector<std::byte>>(100, std::byte{7});
-  EXPECT_FALSE(other.has("object", 0, 100));
+  EXPECT_FALSE(other.plan("object", 0, 100, ReadAdvice::kUnknown));
   one.write_later("object", 0, bytes);
   one.flush();
-  EXPECT_TRUE(other.has("object", 0, 100));
+  EXPECT_TRUE(other.plan("object", 0, 100, ReadAdvice::kUnknown));
   std::vector<std::byte> out(100);
   EXPECT_TRUE(other.read("object", 0, out));
   EXPECT_EQ(out, *bytes);
@@ -144,6 +149,133 @@ TEST_F(StoreCache, StaysWithinItsBudget) {
   EXPECT_EQ(read_all(later, 3, "/b"), 3u);
   EXPECT_EQ(read_all(later, 3, "/b"), 0u);
   EXPECT_LE(bytes_on_disk(), 45'000u);
+}
+
+// Each miss is one request.
+StoreTuning without_second_requests() {
+  StoreTuning tuning = quick_tuning();
+  tuning.second_least_s = 1'000;
+  return tuning;
+}
+
+// A machine's ranges in each epoch: every fourth of a shuffled order. After the last epoch come
+// some that are only known.
+constexpr size_t kRanges = 200, kEpochs = 12, kLaterEpochs = 8;
+std::vector<std::vector<uint32_t>> epochs_of_machine() {
+  std::vector<std::vector<uint32_t>> epochs;
+  for (uint32_t e = 0; e < kEpochs + kLaterEpochs; ++e)
+    epochs.push_back(rank_order(epoch_order(kRanges, 5, e, {}), kRanges, {1, 4, Uneven::kJoin}));
+  return epochs;
+}
+
+uint64_t next_epoch(const std::vector<std::vector<uint32_t>>& epochs, size_t epoch,
+                    uint32_t range) {
+  size_t next = epoch + 1;
+  while (next < epoch + 1 + kLaterEpochs && next < epochs.size() &&
+         std::ranges::count(epochs[next], range) == 0)
+    ++next;
+  return next;
+}
+
+enum class Evicts { kReadAgainLast, kLeastRecentlyUsed, kNone };
+
+// Hits of a cache of `kept` ranges.
+size_t hits_of(Evicts evicts, size_t kept) {
+  const auto epochs = epochs_of_machine();
+  std::map<uint32_t, std::pair<uint64_t, int64_t>> cached;  // the largest value is evicted
+  int64_t time = 0;
+  size_t hits = 0;
+  for (size_t e = 0; e < kEpochs; ++e)
+    for (const uint32_t range : epochs[e]) {
+      const bool hit = cached.contains(range);
+      hits += hit;
+      ++time;
+      if (evicts == Evicts::kReadAgainLast)
+        cached[range] = {next_epoch(epochs, e, range), time};
+      else if (evicts == Evicts::kLeastRecentlyUsed)
+        cached[range] = {0, -time};
+      else if (!hit)
+        cached[range] = {0, time};
+      if (cached.size() > kept)
+        cached.erase(std::ranges::max_element(
+            cached, [](const auto& a, const auto& b) { return a.second < b.second; }));
+    }
+  return hits;
+}
+
+TEST_F(StoreCache, EvictsWhatIsReadAgainLast) {
+  constexpr size_t kLength = 500;
+  const auto epochs = epochs_of_machine();
+  server.put("/c", noise_text(1'000 + kRanges * kLength));
+  for (const size_t kept : {20, 50, 100}) {
+    fs::remove_all(folder / "cache");
+    ObjectStore store(env(), options((double(kept) * (kLength + 16) + 1) * 1e-9),
+                      without_second_requests());
+    const auto object = store.open(server.url("/c"));
+    const size_t before = server.asks().size();
+    size_t reads = 0;
+    for (size_t e = 0; e < kEpochs; ++e)
+      for (const uint32_t range : epochs[e]) {
+        std::vector<std::byte> out(kLength);
+        store.announce(object, 1'000 + range * kLength, kLength, next_epoch(epochs, e, range));
+        store.read(object, 1'000 + range * kLength, out);
+        store.flush();
+        ++reads;
+      }
+    const size_t hits = reads - (server.asks().size() - before);
+    EXPECT_EQ(hits, hits_of(Evicts::kReadAgainLast, kept)) << kept;
+    EXPECT_EQ(hits, store.counts().disk_hits);
+    EXPECT_GT(hits, hits_of(Evicts::kLeastRecentlyUsed, kept) * 5 / 4) << kept;
+    EXPECT_GT(hits, hits_of(Evicts::kNone, kept) * 5 / 4) << kept;
+    EXPECT_EQ(files().size(), kept);
+  }
+}
+
+// One machine reads every range once in each epoch. All times between two reads of a range contain
+// the end of an epoch, when the cache holds `kept` ranges: nothing serves more reads of an epoch.
+TEST_F(StoreCache, ServesItsShareOfEveryEpochOfOneMachine) {
+  constexpr size_t kCount = 18, kKept = 9;
+  ObjectStore store(env(), options((kKept * (kRangeSize + 16) + 1) * 1e-9),
+                    without_second_requests());
+  const auto object = store.open(server.url("/a"));
+  for (uint32_t e = 0; e < 3; ++e) {
+    const size_t before = server.asks().size();
+    for (const uint32_t range : epoch_order(kCount, 5, e, {})) {
+      std::vector<std::byte> out(kRangeSize);
+      store.announce(object, (1 + range) * kRangeSize, kRangeSize);
+      store.read(object, (1 + range) * kRangeSize, out);
+      store.flush();
+    }
+    EXPECT_EQ(server.asks().size() - before, e == 0 ? kCount : kCount - kKept);
+  }
+}
+
+TEST_F(StoreCache, WhatAnotherProcessUsesStays) {
+  const double gb = 45'000e-9;  // four ranges
+  server.put("/b", text);
+  ObjectStore one(env(), options(gb), quick_tuning());
+  read_all(one, 4);
+  const auto users = [&] {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::recursive_directory_iterator(folder / "cache"))
+      if (entry.path().filename().string().starts_with(".user-")) found.push_back(entry.path());
+    return found;
+  };
+  ASSERT_EQ(users().size(), 1u);
+  // Its mark becomes that of this test's parent, which lives.
+  fs::rename(users()[0], users()[0].parent_path() / (".user-" + std::to_string(getppid())));
+  {
+    ObjectStore other(env(), options(gb), quick_tuning());
+    EXPECT_EQ(read_all(other, 2, "/b"), 2u);
+    EXPECT_EQ(read_all(other, 2, "/b"), 2u) << "there is no room";
+    EXPECT_EQ(read_all(one, 4), 0u);
+  }
+  for (const fs::path& user : users())
+    if (user.filename() == ".user-" + std::to_string(getppid()))
+      fs::rename(user, user.parent_path() / ".user-999999999");
+  ObjectStore later(env(), options(gb), quick_tuning());
+  EXPECT_EQ(read_all(later, 2, "/b"), 2u);
+  EXPECT_EQ(read_all(later, 2, "/b"), 0u) << "the other process has ended";
 }
 
 TEST_F(StoreCache, AFullDiskMeansRequests) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <ctime>
+#include <filesystem>
 #include <thread>
 
 #include "base/wall_clock.h"
@@ -271,6 +272,99 @@ TEST_F(StoreRoles, OfAMachine) {
     answer = {ask.path.ends_with("/token") ? 200 : 404, {}, "t"};
   });
   EXPECT_EQ(key_of_first_read(), "");
+}
+
+class StoreCommand : public StoreRoles {
+ protected:
+  // The profile's command counts its runs in a file, and prints `json` with their number for N.
+  void write_command(const std::string& json, const std::string& more = "") {
+    testing::write_file(home / "own keys.sh", "echo >> '" + runs + "'; N=$(wc -l < '" + runs +
+                                                  "'); echo OTHERSECRET >&2\n" + more +
+                                                  "\ncat <<END\n" + json + "\nEND\n");
+    testing::write_file(home / ".aws/config", "[profile p]\ncredential_process = sh '" +
+                                                  (home / "own keys.sh") + "' x\n");
+  }
+  std::string keys(const std::string& more = "") const {
+    return R"({"Version": 1, "AccessKeyId": "CMD$N", "SecretAccessKey": "SECRETSECRET")" + more +
+           "}";
+  }
+
+  const std::string runs = home / "runs";
+  const ScopedVariable profile{"AWS_PROFILE", "p"};
+};
+
+TEST_F(StoreCommand, IsRunAgainBeforeItsKeysExpire) {
+  write_command(
+      keys(R"(, "SessionToken": "TOKEN", "Expiration": ")" + utc_text(clock.now_s + 3'600) + "\""));
+  ObjectStore store(clock, {}, quick_tuning());
+  const auto object = store.open("s3://bucket/a");
+  EXPECT_EQ(key_of_read(store, object, 10'000), "CMD1");
+  EXPECT_EQ(key_of_read(store, object, 20'000), "CMD1");
+  EXPECT_NE(objects.asks().back().head.find("TOKEN"), std::string::npos);
+  clock.now_s += 3'400;
+  EXPECT_TRUE(testing::wait_for([&] { return key_of_read(store, object, 30'000) == "CMD2"; }));
+}
+
+TEST_F(StoreCommand, KeysWithoutAnEndAreReplacedWhenTheStoreRefusesThem) {
+  write_command(keys());
+  ObjectStore store(clock, {}, quick_tuning());
+  const auto object = store.open("s3://bucket/a");
+  EXPECT_EQ(key_of_read(store, object, 10'000), "CMD1");
+  clock.now_s += 100'000;
+  EXPECT_EQ(key_of_read(store, object, 20'000), "CMD1");
+  objects.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    if (ask.head.find("CMD1") != std::string::npos)
+      answer = {400, {}, "<Error><Code>ExpiredToken</Code></Error>"};
+  });
+  EXPECT_EQ(key_of_read(store, object, 30'000), "CMD2");
+}
+
+TEST_F(StoreCommand, ComesAfterAWebIdentityAndKeysOfTheProfile) {
+  write_command(keys());
+  {
+    const ScopedVariable token("AWS_WEB_IDENTITY_TOKEN_FILE", token_file.c_str());
+    const ScopedVariable role("AWS_ROLE_ARN", "arn:aws:iam::1:role/r");
+    EXPECT_EQ(key_of_first_read(), "ROLE1");
+  }
+  testing::write_file(home / ".aws/credentials",
+                      "[p]\naws_access_key_id = OWN\naws_secret_access_key = SECRETSECRET\n");
+  EXPECT_EQ(key_of_first_read(), "OWN");
+  EXPECT_FALSE(std::filesystem::exists(runs));
+}
+
+TEST_F(StoreCommand, FailuresAreOneLineThatNamesTheProfileAndShowsNoKeys) {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {keys(), "exit 3"},
+      {keys(), "kill -9 $$"},
+      {"no SECRETSECRET", ""},
+      {"[1]", ""},
+      {R"({"Version": 2, "AccessKeyId": "CMD", "SecretAccessKey": "SECRETSECRET"})", ""},
+      {R"({"Version": 1, "AccessKeyId": "CMD"})", ""},
+      {R"({"Version": 1, "AccessKeyId": "C D", "SecretAccessKey": "SECRETSECRET"})", ""},
+      {std::string(100'000, ' ') + keys(), ""}};
+  for (const auto& [json, more] : cases) {
+    write_command(json, more);
+    const Error error = error_of([&] { key_of_first_read(); });
+    EXPECT_EQ(error.kind(), ErrorKind::kRun);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("credential_process of profile p"), std::string::npos) << text;
+    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+    EXPECT_EQ(text.find("SECRET"), std::string::npos) << text;
+  }
+  EXPECT_NE(error_of([&] {
+              write_command(keys(), "exit 3");
+              key_of_first_read();
+            })
+                .reason()
+                .find("code 3"),
+            std::string::npos);
+}
+
+TEST_F(StoreCommand, ThatHangsEndsWithTheStore) {
+  write_command(keys(), "sleep 1000");
+  CredentialSource source(clock, {}, quick_tuning());
+  EXPECT_FALSE(source.look().is_there);
+  EXPECT_TRUE(testing::wait_for([&] { return std::filesystem::exists(runs); }));
 }
 
 }  // namespace

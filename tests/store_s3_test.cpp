@@ -92,6 +92,11 @@ TEST_F(StoreS3, AddressesOfObjects) {
   EXPECT_EQ(url("gs://bucket/a"), "https://storage.googleapis.com/bucket/a");
   const ScopedVariable region("AWS_REGION", "eu-central-1");
   EXPECT_EQ(url("s3://bucket/a"), "https://bucket.s3.eu-central-1.amazonaws.com/a");
+  {
+    const ScopedVariable china("AWS_REGION", "cn-north-1");
+    EXPECT_EQ(url("s3://bucket/a"), "https://bucket.s3.cn-north-1.amazonaws.com.cn/a");
+    EXPECT_EQ(amazon_url("sts", "cn-northwest-1"), "https://sts.cn-northwest-1.amazonaws.com.cn");
+  }
   const ScopedVariable endpoint("AWS_ENDPOINT_URL", "http://minio:9000/");
   EXPECT_EQ(url("s3://bucket/a"), "http://minio:9000/bucket/a");
   const ScopedVariable style("AWS_S3_ADDRESSING_STYLE", "virtual");

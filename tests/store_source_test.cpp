@@ -194,6 +194,33 @@ TEST_F(StoreSource, CachedSamplesAreNotFetchedAhead) {
   EXPECT_EQ(server.asks().size(), before);
 }
 
+// Three machines with a rank each: the loader tells the cache which samples this one reads again.
+TEST_F(StoreSource, ACacheOfAThirdServesMoreThanAThirdOfOneMachinesReads) {
+  const auto plain = open_far(far("shard"));
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < plain->size(); ++i) bytes += plain->bytes(i) + 16;
+  const StoreOptions options{folder / "cache", double(bytes) / 3 * 1e-9, 60};
+  store = std::make_shared<ObjectStore>(env(), options, tuning());
+  const auto there = open_far(far("shard"));
+  AugmentOptions augment;
+  augment.size = 8;
+  LoaderOptions loading = loader_options(2, ShuffleMode::kFull);
+  loading.batch = 9;
+  loading.shard = {1, 3, Uneven::kJoin, 1, 1};
+  Loader loader(*there, loading, augment);
+  uint64_t hits = 0, reads = 0;
+  for (uint32_t epoch = 0; epoch < 20; ++epoch) {
+    const uint64_t before = store->counts().disk_hits;
+    loader.start_epoch(epoch);
+    for (Batch batch; loader.next(batch);)
+      if (epoch >= 5) reads += batch.count();
+    store->flush();
+    if (epoch >= 5) hits += store->counts().disk_hits - before;
+  }
+  EXPECT_EQ(reads, 15u * kFarSamples / 3);
+  EXPECT_GT(hits, reads / 2);
+}
+
 // The index of JPEGs wraps the source, whose samples are still announced.
 TEST_F(StoreSource, FastDecodingWithAnIndexEqualsTheLocalSource) {
   DataOptions fast;

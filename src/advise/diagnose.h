@@ -13,6 +13,7 @@
 #include "saturate/data/recipe.h"
 #include "saturate/ledger.h"
 #include "saturate/progress.h"
+#include "store/link.h"
 
 namespace saturate {
 
@@ -97,6 +98,7 @@ struct Measurements {
   double evaluation_share() const;
   double checkpoint_share() const;
   double phase_share(Phase phase) const;
+  std::optional<LinkUse> link;  // of the loader alone, if the source is in a store
   bool on_gpu = false;
   bool is_cut_short = false;  // measuring stopped early: out of time, or a speedup was enough
   std::vector<WhatIf> what_ifs;

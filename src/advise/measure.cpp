@@ -21,6 +21,7 @@
 #include "saturate/feed.h"
 #include "saturate/memory.h"
 #include "saturate/train_step.h"
+#include "store/store_env.h"
 #include "trace/host.h"
 
 namespace saturate {
@@ -152,8 +153,14 @@ class Measuring {
     Plan plan = {options_.rounds, kLeastTurn};
     for (int round = -1; round < plan.rounds; ++round) {
       const auto a = base_->measure(Turn::kWhole, plan.turn_s),
-                 b = base_->measure(Turn::kHeld, plan.turn_s),
-                 c = base_->measure(Turn::kInput, plan.turn_s);
+                 b = base_->measure(Turn::kHeld, plan.turn_s);
+      const StoreOptions store = found_.recipe.data.store_options();
+      const std::optional<StoreCounts> before = store_counts(env_, store);
+      const int64_t begin = env_.now_ns();
+      const auto c = base_->measure(Turn::kInput, plan.turn_s);
+      if (before && source_->look_ahead() > 0)
+        found_.link = link_use(*before, store_counts(env_, store).value_or(*before),
+                               double(env_.now_ns() - begin) * 1e-9);
       if (!a || !b || !c || options_.should_stop()) return false;
       if (round < 0) {  // warming up, which tells how long a step takes
         found_.rate = a->images_per_s();

@@ -10,6 +10,8 @@
 #include "data/read_ahead.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/loader.h"
+#include "store/link.h"
+#include "store/store_env.h"
 
 namespace saturate {
 namespace {
@@ -20,6 +22,7 @@ struct StorageArguments {
   std::vector<int> threads;
   int repeats = 3, block = 128;
   size_t samples = 4096;
+  StoreOptions store;
 };
 
 struct Order {
@@ -30,13 +33,27 @@ constexpr Order kOrders[] = {{"sequential", ShuffleMode::kNone},
                              {"block", ShuffleMode::kBlock},
                              {"shuffled", ShuffleMode::kFull}};
 
+struct LinkColumn {
+  const char* unit;
+  double LinkUse::*value;
+  double scale;
+};
+constexpr LinkColumn kLinkColumns[] = {
+    {"network MB/s", &LinkUse::bytes_per_s, 1e-6},
+    {"requests/s", &LinkUse::requests_per_s, 1},
+    {"ms to the first byte", &LinkUse::first_byte_s, 1e3},
+    {"ms to the first byte (95th percentile)", &LinkUse::late_first_byte_s, 1e3},
+    {"% from the cache on disk", &LinkUse::disk_share, 100}};
+
 // A source, read in one order by some threads.
 struct StorageVariant {
   const Dataset& data;
   Order order;
   int threads;
   bool cold;
-  BenchRow samples, megabytes;  // per second
+  BenchRow samples, megabytes;     // per second
+  std::vector<BenchRow> far = {};  // of objects of a store: its link, as kLinkColumns
+  LinkUse link = {};               // of the last measurement
 
   // Reads the first samples of an epoch in that order.
   void measure(Env& env, uint32_t epoch, const StorageArguments& arguments) {
@@ -50,6 +67,7 @@ struct StorageVariant {
     std::vector<Sample> scratch(size_t(threads), Sample{});
     std::atomic<size_t> next{0};
     std::atomic<uint64_t> bytes{0};
+    const std::optional<StoreCounts> before = store_counts(env, arguments.store);
     const int64_t start = env.now_ns();
     ahead.start(epoch, 0, order_of, 0, order_of.size());
     parallel_for(size_t(threads), threads, [&](size_t thread) {
@@ -62,6 +80,13 @@ struct StorageVariant {
     const double seconds = double(env.now_ns() - start) * 1e-9;
     samples.values.push_back(double(order_of.size()) / seconds);
     megabytes.values.push_back(double(bytes) * 1e-6 / seconds);
+    if (!before || data.look_ahead() == 0) return;
+    link = link_use(*before, *store_counts(env, arguments.store), seconds);
+    far.resize(std::size(kLinkColumns), {samples.name, "", {}, samples.keys});
+    for (size_t i = 0; i < far.size(); ++i) {
+      far[i].unit = kLinkColumns[i].unit;
+      far[i].values.push_back(kLinkColumns[i].scale * (link.*kLinkColumns[i].value));
+    }
   }
 };
 
@@ -91,7 +116,7 @@ int bench_storage(const StorageArguments& arguments) {
   std::vector<std::unique_ptr<Dataset>> sources;
   std::vector<StorageVariant> variants;
   for (const std::string& source : arguments.sources) {
-    sources.push_back(open_dataset(env, source));
+    sources.push_back(open_dataset(env, source, arguments.store));
     for (StorageVariant& variant : make_storage_variants(*sources.back(), source, threads))
       variants.push_back(std::move(variant));
   }
@@ -103,8 +128,15 @@ int bench_storage(const StorageArguments& arguments) {
   for (StorageVariant& variant : variants) {
     report.rows.push_back(std::move(variant.samples));
     report.rows.push_back(std::move(variant.megabytes));
+    std::ranges::move(variant.far, std::back_inserter(report.rows));
   }
-  return publish(report, arguments.json);
+  const int code = publish(report, arguments.json);
+  for (const StorageVariant& variant : variants) {
+    const auto advice = link_advice(variant.link);
+    if (!advice.empty()) fmt::print("\n{}: {}\n", variant.samples.name, link_text(variant.link));
+    for (const std::string& line : advice) fmt::print("  {}\n", line);
+  }
+  return code;
 }
 
 }  // namespace
@@ -125,6 +157,9 @@ void add_bench_storage(CLI::App& bench, int& exit_code) {
   add_number(command, "--block", arguments.block, 1, 1 << 30,
              "As the number of data.shuffle=block:128");
   add_number(command, "--repeats", arguments.repeats, 1, 1000, "Measurements of each variant");
+  command.add_option("--cache-dir", arguments.store.cache_dir, "As data.cache_dir");
+  command.add_option("--cache-gb", arguments.store.cache_gb, "As data.cache_gb, of --cache-dir")
+      ->check(CLI::NonNegativeNumber);
   add_json_option(command, arguments.json);
 }
 

@@ -86,6 +86,13 @@ void print_ranks(const Diagnosis& diagnosis, const Measurements& found) {
   print_interludes(found);
 }
 
+void print_link(const Measurements& found) {
+  if (!found.link) return;
+  fmt::print("  the network    {}\n", link_text(*found.link));
+  if (found.input_alone.ratio > found.without_input.ratio) return;  // input is not the limit
+  for (const std::string& line : link_advice(*found.link)) fmt::print("    {}\n", line);
+}
+
 void print_evidence(const Diagnosis& diagnosis, const Measurements& found) {
   fmt::print("\nmeasured\n  the recipe     {:>9.1f} images/s, {:.2f} ms a step of {}", found.rate,
              1e3 * found.phases.total(), found.batch);
@@ -98,6 +105,7 @@ void print_evidence(const Diagnosis& diagnosis, const Measurements& found) {
   fmt::print("  input alone    {:>9.1f} images/s, {} loader threads: {:.2f} times the recipe {}\n",
              found.input_rate, found.loader_threads, found.input_alone.ratio,
              interval(found.input_alone));
+  print_link(found);
   fmt::print("  efficiency     {:>9.1f} % of the slower of the two\n", 100 * diagnosis.efficiency);
   fmt::print("  cores in use   {:>9.2f} of {}\n", found.cores_used, found.cores);
   fmt::print("  a step        ");
@@ -175,6 +183,15 @@ Json run_json(const Measurements& found) {
           {"records", {{"share", found.phase_share(Phase::kHost)}}}};
 }
 
+Json link_json(const Measurements& found) {
+  if (!found.link) return {};
+  const LinkUse& link = *found.link;
+  return {{"bytes_per_s", link.bytes_per_s},   {"requests_per_s", link.requests_per_s},
+          {"first_byte_s", link.first_byte_s}, {"first_byte_s_95", link.late_first_byte_s},
+          {"disk_share", link.disk_share},     {"large_requests", link.large_requests},
+          {"half_bytes", link.half_bytes}};
+}
+
 Json to_json(const Diagnosis& diagnosis, const Measurements& found) {
   Json ranks = Json::array();
   for (const PhaseTimes& rank : found.ranks) ranks.push_back(phases_json(rank));
@@ -193,6 +210,7 @@ Json to_json(const Diagnosis& diagnosis, const Measurements& found) {
             {"input_images_per_s", known(found.input_rate)},
             {"without_input", ratio_json(found.without_input, found)},
             {"input_alone", ratio_json(found.input_alone, found)},
+            {"link", link_json(found)},
             {"cores_used", found.cores_used},
             {"cores", found.cores},
             {"phases", phases_json(found.phases)},

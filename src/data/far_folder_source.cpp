@@ -69,7 +69,7 @@ class FarFolderSource : public IndexedSource {
       const MutexLock lock(mutex_);
       const auto [at, is_new] = announced_.try_emplace(i);
       if (is_new) at->second = object(i);
-      store_->announce(at->second, 0, found_.images[i].size);
+      store_->announce(at->second, 0, found_.images[i].size, advice.next_use);
     }
   }
 

@@ -1,6 +1,7 @@
 #include "data/read_ahead.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "saturate/data/error.h"
 
@@ -19,7 +20,7 @@ void advise(const Dataset& data, ReadAdvice advice, size_t first, size_t count) 
 }  // namespace
 
 ReadAhead::ReadAhead(const Dataset& data, const ShuffleOptions& shuffle, uint64_t seed,
-                     size_t in_flight, bool idle)
+                     size_t in_flight, bool idle, const LoaderOptions* training)
     : data_(data),
       shuffle_(shuffle),
       seed_(seed),
@@ -27,6 +28,9 @@ ReadAhead::ReadAhead(const Dataset& data, const ShuffleOptions& shuffle, uint64_
       budget_(idle ? 0 : data.look_ahead()) {
   if (budget_ == 0 && !idle && shuffle.mode == ShuffleMode::kBlock)
     thread_ = std::make_unique<ThreadPool>(1, "read-ahead");
+  if (!training || training->shard.local_size == 0) return;
+  shard_ = training->shard;
+  if (shard_.local_size < shard_.world) batch_ = training->batch;
 }
 
 ReadAhead::~ReadAhead() {
@@ -39,6 +43,7 @@ void ReadAhead::start(uint32_t epoch, size_t place, const std::vector<uint32_t>&
     withdraw();
     order_.assign(order.begin(), order.begin() + ptrdiff_t(end));
     delivered_ = next_ = std::min(first, end);
+    if (batch_ > 0) look_at_later_epochs(epoch);
     return announce(delivered_);
   }
   if (!thread_) return;
@@ -72,9 +77,29 @@ void ReadAhead::announce(size_t delivered) {
   for (; next_ < order_.size(); ++next_) {
     const uint64_t bytes = data_.bytes(order_[next_]);
     if (sizes_.size() >= in_flight_ && announced_ + bytes > budget_) return;
-    advise(data_, ReadAdvice::kSoon, order_[next_], 1);
+    ReadAdvice advice = ReadAdvice::kSoon;
+    // An order of one machine needs none: it reads every sample once in each epoch, so that no
+    // choice of samples to keep is better than another.
+    if (batch_ > 0) advice.next_use = epoch_ + 1 + std::countr_zero(visits_[order_[next_]]);
+    advise(data_, advice, order_[next_], 1);
     sizes_.push_back(bytes);
     announced_ += bytes;
+  }
+}
+
+// The places of an epoch that belong to this machine are those of rank_order() for its ranks.
+void ReadAhead::look_at_later_epochs(uint32_t epoch) {
+  const bool goes_on = !visits_.empty() && epoch == epoch_ + 1;
+  if (!goes_on) visits_.assign(data_.size(), 0);
+  epoch_ = epoch;
+  for (uint8_t& visits : visits_) visits >>= 1;
+  constexpr int kLast = 7;
+  for (int k = goes_on ? kLast : 0; k <= kLast; ++k) {
+    const auto order = epoch_order(data_.size(), seed_, epoch + 1 + uint32_t(k), shuffle_);
+    for (size_t place = 0; place < order.size(); ++place) {
+      const auto rank = int(place % batch_ % size_t(shard_.world)) - shard_.first_local;
+      if (rank >= 0 && rank < shard_.local_size) visits_[order[place]] |= uint8_t(1 << k);
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // Tells a source what an epoch reads next. Storage with slow seeks, in an epoch of
 // ShuffleMode::kBlock, is told blocks of samples, so that it can read each in one go; a source that
-// is far away (Dataset::look_ahead) is told sample by sample, in the order of use.
+// is far away (Dataset::look_ahead) is told sample by sample, in the order of use, and,
+// if several machines share the epochs, when this machine reads each sample again.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +26,9 @@ class ReadAhead {
  public:
   // Does nothing if the source needs no hints, or is `idle`: never read. At most `in_flight`
   // samples of this process after those delivered may have been read. `data` must outlive this.
+  // `training`: divides the epochs among machines; null: samples are not read again.
   ReadAhead(const Dataset& data, const ShuffleOptions& shuffle, uint64_t seed, size_t in_flight,
-            bool idle);
+            bool idle, const LoaderOptions* training = nullptr);
   // Withdraws what has not been read.
   ~ReadAhead();
 
@@ -41,6 +43,7 @@ class ReadAhead {
  private:
   void hint_blocks(size_t place);
   void announce(size_t delivered);
+  void look_at_later_epochs(uint32_t epoch);
   void withdraw();
   const Dataset& data_;
   const ShuffleOptions shuffle_;
@@ -53,6 +56,11 @@ class ReadAhead {
   size_t delivered_ = 0;          // of order_
   std::deque<uint64_t> sizes_;    // bytes of order_[delivered_, next_)
   uint64_t announced_ = 0;        // their sum
+  // Several machines share the epochs:
+  Shard shard_;
+  size_t batch_ = 0;             // 0: they do not
+  uint32_t epoch_ = 0;           // begun last
+  std::vector<uint8_t> visits_;  // of each sample; bit k: this machine reads it in epoch_ + 1 + k
   std::unique_ptr<ThreadPool> thread_;
 };
 

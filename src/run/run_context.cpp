@@ -9,6 +9,7 @@
 #include "run/setup.h"
 #include "saturate/data/error.h"
 #include "saturate/data/registry.h"
+#include "saturate/data/world.h"
 #include "saturate/group.h"
 
 namespace saturate {
@@ -90,7 +91,12 @@ bool RunContext::is_first() const {
 
 Shard RunContext::shard() const {
   if (!group) return {};
-  return {group->rank(), group->world(), recipe.distributed.uneven};
+  Shard shard{group->rank(), group->world(), recipe.distributed.uneven};
+  if (const World world = this_world(); world.size == shard.world) {
+    shard.first_local = world.rank - world.local_rank;
+    shard.local_size = world.local_size;
+  }
+  return shard;
 }
 
 bool RunContext::any(bool own) {

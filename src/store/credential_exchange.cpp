@@ -16,6 +16,7 @@ namespace saturate {
 namespace {
 
 constexpr size_t kMostServiceReply = 64 << 10, kMostToken = 64 << 10;  // bytes
+constexpr const char* kCheckAddress = "Check the service's address";
 constexpr double kServiceSeconds = 60, kMetadataSeconds = 5;
 
 std::string token_of(Env& env, const std::string& path) {
@@ -54,13 +55,12 @@ std::string good_reply(HttpCalls& calls, const HttpCall& call) {
   return text_of(reply);
 }
 
-Credentials checked(Credentials found, const HttpCall& call) {
+Credentials checked(Credentials found, const std::string& remedy) {
   for (const std::string* text : {&found.key, &found.secret, &found.token})
     for (const char c : *text)
       if (uint8_t(c) <= ' ' || uint8_t(c) >= 0x7f) found.key.clear();
   if (found.key.empty() || found.secret.empty())
-    fail(ErrorKind::kRun, "the service's reply holds no credentials", call.name,
-         "Check its address");
+    fail(ErrorKind::kRun, "the reply holds no credentials", found.origin, remedy);
   return found;
 }
 
@@ -83,19 +83,12 @@ Credentials ask_web_identity(Env& env, HttpCalls& calls, const CredentialService
     if (at == path + "SessionToken") found.token = value;
     if (at == path + "Expiration") found.expires_ns = parse_utc(value);
   });
-  return checked(std::move(found), call);
+  return checked(std::move(found), kCheckAddress);
 }
 
 Credentials ask_metadata(HttpCalls& calls, const CredentialService& service, const HttpCall& call) {
   const auto json = nlohmann::json::parse(good_reply(calls, call), nullptr, false);
-  const auto text = [&](const char* key) {
-    const auto found = json.is_object() ? json.find(key) : json.end();
-    return json.is_object() && found != json.end() && found->is_string() ? found->get<std::string>()
-                                                                         : std::string();
-  };
-  return checked({text("AccessKeyId"), text("SecretAccessKey"), text("Token"), service.origin,
-                  parse_utc(text("Expiration"))},
-                 call);
+  return credentials_of(json, "Token", service.origin, kCheckAddress);
 }
 
 Credentials ask_container(Env& env, HttpCalls& calls, const CredentialService& service) {
@@ -148,8 +141,21 @@ std::optional<Credentials> ask_service(Env& env, HttpCalls& calls,
                                        const CredentialService& service) {
   using Kind = CredentialService::Kind;
   if (service.kind == Kind::kWebIdentity) return ask_web_identity(env, calls, service);
+  if (service.kind == Kind::kProcess) return run_credential_process(service);
   if (service.kind == Kind::kContainer) return ask_container(env, calls, service);
   return ask_machine(calls, service);
+}
+
+Credentials credentials_of(const nlohmann::json& json, const char* token, const std::string& origin,
+                           const std::string& remedy) {
+  const auto text = [&](const char* key) {
+    const auto found = json.is_object() ? json.find(key) : json.end();
+    return json.is_object() && found != json.end() && found->is_string() ? found->get<std::string>()
+                                                                         : std::string();
+  };
+  return checked({text("AccessKeyId"), text("SecretAccessKey"), text(token), origin,
+                  parse_utc(text("Expiration"))},
+                 remedy);
 }
 
 int64_t parse_utc(const std::string& text) {

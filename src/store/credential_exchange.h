@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -15,6 +16,15 @@ namespace saturate {
 // no message. Empty if a machine has no role.
 std::optional<Credentials> ask_service(Env& env, HttpCalls& calls,
                                        const CredentialService& service);
+
+// Runs the command of kProcess. Fails with kRun if it fails, takes more than a minute, or prints no
+// keys; its output appears in no message.
+Credentials run_credential_process(const CredentialService& service);
+
+// AccessKeyId, SecretAccessKey, `token` and Expiration of a JSON value. Fails with kRun if there
+// are no keys.
+Credentials credentials_of(const nlohmann::json& json, const char* token, const std::string& origin,
+                           const std::string& remedy);
 
 // "2026-11-25T13:44:45Z" in nanoseconds since 1970; 0 if it is not one.
 int64_t parse_utc(const std::string& text);

@@ -52,8 +52,7 @@ std::optional<CredentialService> find_web_identity(Env& env) {
   service.origin = "the web identity in " + service.token_file;
   service.url = environment_value("AWS_ENDPOINT_URL_STS");
   if (service.url.empty()) service.url = environment_value("AWS_ENDPOINT_URL");
-  if (service.url.empty())
-    service.url = "https://sts." + find_s3_settings(env).region + ".amazonaws.com";
+  if (service.url.empty()) service.url = amazon_url("sts", find_s3_settings(env).region);
   if (!is_web_url(service.url))
     fail(ErrorKind::kUsage, "the endpoint is not a URL", "AWS_ENDPOINT_URL_STS",
          "Write AWS_ENDPOINT_URL_STS=https://HOST[:PORT]");

@@ -31,6 +31,7 @@ CredentialSource::Look CredentialSource::look() {
   if (!is_known_) {
     current_ = find_credentials(env_);
     if (!current_) service_ = find_web_identity(env_);
+    if (!current_ && !service_) service_ = find_credential_process(env_);
     if (!current_ && !service_) service_ = find_metadata_service(env_);
     is_known_ = true;
     if (service_) current_.reset();

@@ -91,6 +91,21 @@ std::optional<Credentials> find_credentials(Env& env) {
   return std::nullopt;
 }
 
+std::optional<CredentialService> find_credential_process(Env& env) {
+  CredentialService service;
+  service.kind = CredentialService::Kind::kProcess;
+  service.command = config_value(env, "credential_process");
+  if (service.command.empty()) return std::nullopt;
+  service.origin = "credential_process of profile " + profile_name() + " in " +
+                   aws_file("AWS_CONFIG_FILE", "config");
+  return service;
+}
+
+std::string amazon_url(const std::string& service, const std::string& region) {
+  return "https://" + service + "." + region + ".amazonaws.com" +
+         (region.starts_with("cn-") ? ".cn" : "");
+}
+
 S3Settings find_s3_settings(Env& env) {
   const auto first_of = [&](const char* a, const char* b, const char* key) {
     if (std::string value = environment_value(a); !value.empty()) return value;

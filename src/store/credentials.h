@@ -28,6 +28,7 @@ std::optional<Credentials> find_credentials(Env& env);
 // A service of the cloud that hands out credentials that expire.
 struct CredentialService {
   enum class Kind {
+    kProcess,      // a command of the profile
     kWebIdentity,  // STS, for a token in a file, as in Kubernetes
     kContainer,    // of ECS or EKS
     kMachine,      // the metadata of an EC2 instance
@@ -37,6 +38,7 @@ struct CredentialService {
   std::string token_file;     // kWebIdentity, kContainer; may be empty for the latter
   std::string token;          // kContainer; may be empty
   std::string role, session;  // kWebIdentity
+  std::string command;        // kProcess
   std::string origin;         // for messages
 };
 
@@ -45,7 +47,12 @@ struct CredentialService {
 // this machine if it is one of EC2. A web identity comes before a profile, the others after it.
 // Fails with kUsage if half of a setting is missing or a URL is not permitted.
 std::optional<CredentialService> find_web_identity(Env& env);
+// credential_process of the profile, after its keys.
+std::optional<CredentialService> find_credential_process(Env& env);
 std::optional<CredentialService> find_metadata_service(Env& env);
+
+// "https://SERVICE.REGION.amazonaws.com", which in China ends in ".cn".
+std::string amazon_url(const std::string& service, const std::string& region);
 
 struct S3Settings {
   std::string endpoint;  // https://HOST[:PORT]; "": Amazon's

@@ -15,8 +15,8 @@
 namespace saturate {
 namespace {
 
-constexpr uint32_t kEntryMagic = 0x31585453;  // "STX1"
-constexpr std::string_view kUnfinished = ".new-";
+constexpr uint32_t kEntryMagic = 0x31585453;                         // "STX1"
+constexpr std::string_view kUnfinished = ".new-", kUser = ".user-";  // then a process's number
 constexpr int64_t kPause = 60'000'000'000;  // ns without writing, after a failure
 constexpr double kMostBudget = 1e18;        // bytes
 
@@ -39,10 +39,13 @@ size_t object_begin(std::string_view identity) {
 
 // Objects of a group share a folder: a hash keeps their ranges apart, and the checksum of an entry,
 // which covers the identity, notices two of the same hash.
-std::string entry_name(std::string_view identity, uint64_t offset, uint64_t length) {
+uint64_t entry_number(std::string_view identity, uint64_t offset) {
   const size_t begin = object_begin(identity);
-  if (begin > 0) offset = hash_text(identity.substr(begin), kHashStart ^ offset);
-  return fmt::format("{:x}-{:x}", offset, length);
+  return begin > 0 ? hash_text(identity.substr(begin), kHashStart ^ offset) : offset;
+}
+
+std::string entry_name(uint64_t number, uint64_t length) {
+  return fmt::format("{:x}-{:x}", number, length);
 }
 
 // The length from an entry's name.
@@ -54,6 +57,15 @@ std::optional<uint64_t> entry_length(std::string_view name) {
 
 uint64_t entry_hash(std::string_view folder, std::string_view name) {
   return hash_text(name, hash_text(folder, kHashStart));
+}
+
+// By the marks of running processes in an object's folder.
+bool is_used_by_others(const std::vector<FileInfo>& entries) {
+  return std::ranges::any_of(entries, [](const FileInfo& entry) {
+    const std::string process = entry.name.substr(std::min(kUser.size(), entry.name.size()));
+    return entry.name.starts_with(kUser) && process != std::to_string(getpid()) &&
+           !begins_with_ended_process(process);
+  });
 }
 
 }  // namespace
@@ -85,16 +97,36 @@ std::string ExtentCache::folder_of(const std::string& object) const {
 void ExtentCache::use(const std::string& identity) {
   const MutexLock lock(mutex_);
   const std::string folder = folder_of(identity);
-  in_use_.insert(folder);
+  if (!in_use_.insert(folder).second) return;
   std::erase_if(old_, [&](const Old& old) { return old.folder == folder; });
+  try {  // tells other processes
+    env_.make_directories(folder_ + "/" + folder);
+    env_.open_writable(folder_ + "/" + folder + "/" + std::string(kUser) + std::to_string(getpid()))
+        ->close();
+  } catch (const Error&) {
+    // A disk that fails is reported by what it was to keep.
+  }
 }
 
 void ExtentCache::scan() {
-  known_.clear();
+  const auto before = std::exchange(known_, {});
   old_.clear();
   total_ = since_scan_ = 0;
-  for (const FileInfo& info : env_.list(folder_))
-    if (info.is_directory && info.name.size() == 32) scan_object(info.name);
+  try {
+    for (const FileInfo& info : env_.list(folder_))
+      if (info.is_directory && info.name.size() == 32) scan_object(info.name);
+  } catch (...) {
+    order_.clear();  // nothing of it is in known_
+    throw;
+  }
+  for (const auto& [hash, at] : before) {
+    if (at == order_.end()) continue;
+    const auto found = known_.find(hash);
+    if (found != known_.end())
+      found->second = at;
+    else
+      order_.erase(at);
+  }
 }
 
 void ExtentCache::scan_object(const std::string& name) {
@@ -107,37 +139,68 @@ void ExtentCache::scan_object(const std::string& name) {
     return;  // another process has removed it
   }
   for (const FileInfo& entry : entries) {
-    if (entry.name.starts_with(kUnfinished)) {
-      if (begins_with_ended_process(entry.name.substr(kUnfinished.size())))
+    for (const std::string_view kind : {kUnfinished, kUser})
+      if (entry.name.starts_with(kind) && begins_with_ended_process(entry.name.substr(kind.size())))
         env_.remove(folder_ + "/" + name + "/" + entry.name);
-      continue;
-    }
     const auto length = entry_length(entry.name);
-    if (!length) continue;
+    if (!length || entry.name.starts_with('.')) continue;
     old.bytes += *length + sizeof(EntryHeader);
-    known_.insert(entry_hash(name, entry.name));
+    known_.emplace(entry_hash(name, entry.name), order_.end());
   }
   total_ += old.bytes;
-  if (!in_use_.contains(name)) old_.push_back(std::move(old));
+  if (!in_use_.contains(name) && !is_used_by_others(entries)) old_.push_back(std::move(old));
 }
 
-bool ExtentCache::has(const std::string& identity, uint64_t offset, uint64_t length) const {
-  const std::string folder = folder_of(identity), name = entry_name(identity, offset, length);
+bool ExtentCache::plan(const std::string& identity, uint64_t offset, uint64_t length,
+                       uint64_t next_use) {
+  const std::string folder = folder_of(identity),
+                    name = entry_name(entry_number(identity, offset), length);
   {
     const MutexLock lock(mutex_);
+    if (next_use != ReadAdvice::kUnknown) planned_[entry_hash(folder, name)] = next_use;
     if (known_.contains(entry_hash(folder, name))) return true;
   }
   return env_.exists(folder_ + "/" + folder + "/" + name);  // another process may have written it
 }
 
+uint64_t ExtentCache::take_planned_use(uint64_t hash) {
+  const auto found = planned_.extract(hash);
+  return found ? found.mapped() : ReadAdvice::kUnknown;
+}
+
+void ExtentCache::note(const std::string& folder, uint64_t number, uint64_t length,
+                       uint64_t next_use) {
+  const auto [at, is_new] =
+      known_.try_emplace(entry_hash(folder, entry_name(number, length)), order_.end());
+  if (is_new) {
+    total_ += length + sizeof(EntryHeader);
+    since_scan_ += length + sizeof(EntryHeader);
+  }
+  const auto object = in_use_.find(folder);
+  if (next_use == ReadAdvice::kUnknown || object == in_use_.end()) return;
+  if (at->second != order_.end()) order_.erase(at->second);
+  at->second = order_.emplace(next_use, Place{&*object, number, length});
+}
+
+void ExtentCache::drop(uint64_t hash, uint64_t length) {
+  const auto found = known_.extract(hash);
+  if (!found) return;
+  if (found.mapped() != order_.end()) order_.erase(found.mapped());
+  const uint64_t size = length + sizeof(EntryHeader);
+  total_ -= std::min(total_, size);
+  since_scan_ -= std::min(since_scan_, size);
+}
+
 bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<std::byte> out) {
-  const std::string folder = folder_of(identity), name = entry_name(identity, offset, out.size());
+  const uint64_t number = entry_number(identity, offset);
+  const std::string folder = folder_of(identity), name = entry_name(number, out.size());
   const std::string path = folder_ + "/" + folder + "/" + name;
+  const uint64_t hash = entry_hash(folder, name);
   try {
-    if (!env_.exists(path)) return false;
-    const auto file = env_.open_readable(path);
+    const bool exists = env_.exists(path);
+    const auto file = exists ? env_.open_readable(path) : nullptr;
     EntryHeader header{};
-    bool good = file->size() == sizeof header + out.size();
+    bool good = exists && file->size() == sizeof header + out.size();
     if (good) {
       file->read_at(0, std::as_writable_bytes(std::span(&header, 1)));
       file->read_at(sizeof header, out);
@@ -146,17 +209,21 @@ bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<s
     }
     if (good) {
       ++hits_;
+      hit_bytes_ += out.size();
+      const MutexLock lock(mutex_);
+      note(folder, number, out.size(), take_planned_use(hash));
       return true;
     }
-    ++damaged_;
-    env_.remove(path);
+    if (exists) {
+      ++damaged_;
+      env_.remove(path);
+    }
   } catch (const Error& error) {
     // Deleted meanwhile, or the disk fails.
     if (env_.exists(path)) note_failure(error.what());
   }
   const MutexLock lock(mutex_);
-  if (known_.erase(entry_hash(folder, name)) > 0)
-    total_ -= std::min<uint64_t>(total_, out.size() + sizeof(EntryHeader));
+  drop(hash, out.size());
   return false;
 }
 
@@ -172,13 +239,20 @@ void ExtentCache::write_later(const std::string& identity, uint64_t offset, cons
 
 void ExtentCache::write(const std::string& identity, uint64_t offset,
                         std::span<const std::byte> bytes) {
-  const uint64_t size = bytes.size() + sizeof(EntryHeader);
-  const std::string folder = folder_of(identity), name = entry_name(identity, offset, bytes.size());
+  const uint64_t number = entry_number(identity, offset);
+  const std::string folder = folder_of(identity), name = entry_name(number, bytes.size());
   const std::string path = folder_ + "/" + folder + "/" + name;
   const std::string unfinished = folder_ + "/" + folder + "/" + std::string(kUnfinished) +
                                  std::to_string(getpid()) + "-" + std::to_string(counter_++);
+  uint64_t next_use = 0;
+  {
+    const MutexLock lock(mutex_);
+    next_use = take_planned_use(entry_hash(folder, name));
+  }
   try {
-    if (env_.now_ns() < paused_until_ns_ || env_.exists(path) || !make_room(size)) return;
+    if (env_.now_ns() < paused_until_ns_ || env_.exists(path) ||
+        !make_room(bytes.size() + sizeof(EntryHeader), next_use))
+      return;
     env_.make_directories(folder_ + "/" + folder);
     const EntryHeader header{kEntryMagic, entry_crc(identity, offset, bytes), bytes.size()};
     const auto file = env_.open_writable(unfinished);
@@ -187,30 +261,36 @@ void ExtentCache::write(const std::string& identity, uint64_t offset,
     file->close();
     env_.rename(unfinished, path);
     const MutexLock lock(mutex_);
-    known_.insert(entry_hash(folder, name));
-    total_ += size;
-    since_scan_ += size;
+    note(folder, number, bytes.size(), next_use);
   } catch (const Error& error) {
     note_failure(error.what());
     discard(env_, unfinished);  // else the next scan removes it
   }
 }
 
-// Evicts objects that this process does not use, whole. Those in use stay: an epoch reads each of
-// their samples once, so that exchanging one for another would gain nothing and cost a write.
-bool ExtentCache::make_room(uint64_t bytes) {
+bool ExtentCache::make_room(uint64_t bytes, uint64_t next_use) {
   while (true) {
     std::string victim;
     {
       const MutexLock lock(mutex_);
       if (since_scan_ > budget_ / 16) scan();  // other processes write, too
       if (total_ + bytes <= budget_) return true;
-      if (old_.empty()) return false;
-      victim = old_.back().folder;
-      total_ -= std::min(total_, old_.back().bytes);
-      old_.pop_back();
+      if (!old_.empty()) {
+        victim = folder_ + "/" + old_.back().folder;
+        const uint64_t size = old_.back().bytes;
+        old_.pop_back();
+        if (env_.is_directory(victim) && is_used_by_others(env_.list(victim))) continue;
+        total_ -= std::min(total_, size);
+      } else if (!order_.empty() && next_use < order_.rbegin()->first) {
+        const Place last = order_.rbegin()->second;
+        const std::string name = entry_name(last.number, last.length);
+        drop(entry_hash(*last.folder, name), last.length);
+        victim = folder_ + "/" + *last.folder + "/" + name;
+      } else {
+        return false;
+      }
     }
-    env_.remove_tree(folder_ + "/" + victim);
+    env_.remove_tree(victim);
   }
 }
 
@@ -225,6 +305,7 @@ void ExtentCache::note_failure(const std::string& what) {
 
 void ExtentCache::add_counts(StoreCounts& counts) const {
   counts.disk_hits += hits_;
+  counts.disk_bytes += hit_bytes_;
   counts.disk_damaged += damaged_;
 }
 

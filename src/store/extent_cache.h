@@ -1,18 +1,24 @@
 // Ranges of objects kept in a folder. Each is a file with a checksum, written under another name
 // and renamed, so that processes share the folder without a lock, and any part of it may be deleted
 // at any time. No failure of the disk is an error: the range is fetched from the store again.
+//
+// If the budget is used up, objects that no process uses are evicted first. Then a new range takes
+// the place of one that is read again in a later epoch (L. A. Belady, "A study of replacement
+// algorithms for a virtual-storage computer", 1966), or is not kept. A process evicts only ranges
+// that it has read and of which it knows the next use: any other may be another process's.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
@@ -32,14 +38,14 @@ class ExtentCache {
   // Writes what is pending.
   ~ExtentCache();
 
-  // From now on ranges of this object are evicted last. See StoreObject::identity(); not "".
+  // From now on this process uses the object. See StoreObject::identity(); not "".
   void use(const std::string& identity);
-  // Whether the range is probably there.
-  bool has(const std::string& identity, uint64_t offset, uint64_t length) const;
+  // Whether the range is probably there. It is read soon, and then again in epoch `next_use`.
+  bool plan(const std::string& identity, uint64_t offset, uint64_t length, uint64_t next_use);
   // Fills `out` with the range from `offset`; false if it is not there or damaged.
   bool read(const std::string& identity, uint64_t offset, std::span<std::byte> out);
   // Writes the range from `offset` later, on another thread. Skips it if too much is pending, or if
-  // the budget is used up by objects that are in use.
+  // the budget is used up by ranges that are not evicted for it.
   void write_later(const std::string& identity, uint64_t offset, const Bytes& bytes);
   // Waits until nothing is pending.
   void flush() { writer_.wait_idle(); }
@@ -47,16 +53,27 @@ class ExtentCache {
   void add_counts(StoreCounts& counts) const;
 
  private:
-  struct Old {  // an object that this process has not used
+  struct Old {  // an object that no process uses
     std::string folder;
     uint64_t bytes = 0;
   };
+  struct Place {                // the file of a range
+    const std::string* folder;  // of in_use_
+    uint64_t number, length;    // its name
+  };
+  using Order = std::multimap<uint64_t, Place>;  // by the epoch of their next use
 
   // Counts what the folder holds, and removes what ended processes left unfinished.
   void scan() NEEDS_LOCK(mutex_);
   void scan_object(const std::string& name) NEEDS_LOCK(mutex_);
   void write(const std::string& identity, uint64_t offset, std::span<const std::byte> bytes);
-  bool make_room(uint64_t bytes) TAKES_LOCK(mutex_);
+  // The range is in the folder.
+  void note(const std::string& folder, uint64_t number, uint64_t length, uint64_t next_use)
+      NEEDS_LOCK(mutex_);
+  void drop(uint64_t hash, uint64_t length) NEEDS_LOCK(mutex_);
+  // Of the plan for a range, which is removed.
+  uint64_t take_planned_use(uint64_t hash) NEEDS_LOCK(mutex_);
+  bool make_room(uint64_t bytes, uint64_t next_use) TAKES_LOCK(mutex_);
   void note_failure(const std::string& what);
   std::string folder_of(const std::string& identity) const;
 
@@ -64,14 +81,17 @@ class ExtentCache {
   const std::string folder_;
   const StoreTuning tuning_;
   uint64_t budget_ = 0;  // bytes; constant once constructed
-  std::atomic<uint64_t> pending_{0}, hits_{0}, damaged_{0}, counter_{0};
+  std::atomic<uint64_t> pending_{0}, hits_{0}, hit_bytes_{0}, damaged_{0}, counter_{0};
   std::atomic<int64_t> paused_until_ns_{INT64_MIN};
   mutable Mutex mutex_;
-  std::unordered_set<uint64_t> known_ GUARDED_BY(mutex_);  // ranges in the folder, by a hash
-  std::set<std::string> in_use_ GUARDED_BY(mutex_);        // folders of objects
-  std::vector<Old> old_ GUARDED_BY(mutex_);                // evicted from the back
-  uint64_t total_ GUARDED_BY(mutex_) = 0;                  // bytes in the folder
-  uint64_t since_scan_ GUARDED_BY(mutex_) = 0;             // bytes written
+  Order order_ GUARDED_BY(mutex_);  // ranges that this process may evict
+  // Ranges in the folder, by a hash; end(): not in the order.
+  std::unordered_map<uint64_t, Order::iterator> known_ GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, uint64_t> planned_ GUARDED_BY(mutex_);  // next uses, by hash
+  std::set<std::string> in_use_ GUARDED_BY(mutex_);                    // folders of objects
+  std::vector<Old> old_ GUARDED_BY(mutex_);                            // evicted from the back
+  uint64_t total_ GUARDED_BY(mutex_) = 0;                              // bytes in the folder
+  uint64_t since_scan_ GUARDED_BY(mutex_) = 0;                         // by which it has grown
   bool warned_ GUARDED_BY(mutex_) = false;
   ThreadPool writer_{1, "cache-writer"};  // last: its thread uses all of the above
 };

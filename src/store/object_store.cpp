@@ -121,11 +121,12 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
   std::memcpy(out.data(), piece->bytes->data(), out.size());
 }
 
-void ObjectStore::announce(const ObjectPtr& object, uint64_t offset, uint64_t length) {
+void ObjectStore::announce(const ObjectPtr& object, uint64_t offset, uint64_t length,
+                           uint64_t next_use) {
   const bool valid = offset <= object->size && length <= object->size - offset && length > 0;
   if (!valid || length > tuning_.read_bytes || offset + length <= object->head.size()) return;
   const std::string identity = cache_ ? object->identity() : "";
-  if (!identity.empty() && cache_->has(identity, offset, length)) return;
+  if (!identity.empty() && cache_->plan(identity, offset, length, next_use)) return;
   const MutexLock lock(mutex_);
   const auto [at, is_new] = announced_.try_emplace({object.get(), offset});
   if (!is_new) return;

@@ -37,8 +37,9 @@ class ObjectStore {
   // Fills `out` from `offset`. Fails with kRun if the store does not answer in time or the object
   // has changed, with kData past the end.
   void read(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out);
-  // A read of exactly this range comes soon.
-  void announce(const ObjectPtr& object, uint64_t offset, uint64_t length);
+  // A read of exactly this range comes soon, and the next one after that in epoch `next_use`.
+  void announce(const ObjectPtr& object, uint64_t offset, uint64_t length,
+                uint64_t next_use = ReadAdvice::kUnknown);
   // It does not come, unless it waits already.
   void forget(const ObjectPtr& object, uint64_t offset);
   void forget_all(const ObjectPtr& object);

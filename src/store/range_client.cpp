@@ -72,6 +72,10 @@ void RangeClient::add_counts(StoreCounts& counts) const {
   counts.bytes += bytes_;
   counts.retries += retries_;
   counts.second += second_;
+  const MutexLock lock(mutex_);
+  counts.request_s += request_s_;
+  counts.waiting_s += waiting_s_;
+  counts.first_bytes_s.assign(first_bytes_s_.begin(), first_bytes_s_.end());
 }
 
 void RangeClient::begin_attempt(const FetchPtr& fetch) {
@@ -141,7 +145,16 @@ void RangeClient::take_reply(const FetchPtr& fetch, uint64_t number, HttpReply&&
   if (verdict.kind != ReplyKind::kGood) return take_failure(fetch, verdict, reply);
   durations_.push_back(seconds);
   if (durations_.size() > kMostDurations) durations_.pop_front();
+  note_times(reply);
   finish(fetch, std::move(reply.body), nullptr);
+}
+
+void RangeClient::note_times(const HttpReply& reply) {
+  const MutexLock lock(mutex_);
+  request_s_ += reply.seconds;
+  waiting_s_ += reply.first_byte_s;
+  first_bytes_s_.push_back(reply.first_byte_s);
+  if (first_bytes_s_.size() > kMostDurations) first_bytes_s_.pop_front();
 }
 
 void RangeClient::take_failure(const FetchPtr& fetch, const ReplyVerdict& verdict,

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "saturate/data/data_options.h"
 #include "saturate/data/env.h"
 #include "saturate/data/random.h"
@@ -38,7 +39,7 @@ class RangeClient {
   void fetch(std::shared_ptr<StoreObject> object, uint64_t offset, uint64_t length, Done done);
 
   // Its part of the counts.
-  void add_counts(StoreCounts& counts) const;
+  void add_counts(StoreCounts& counts) const TAKES_LOCK(mutex_);
 
  private:
   struct Fetch;
@@ -49,6 +50,7 @@ class RangeClient {
   bool send(const FetchPtr& fetch);
   void watch_for_delay(const FetchPtr& fetch);
   void take_reply(const FetchPtr& fetch, uint64_t number, HttpReply&& reply);
+  void note_times(const HttpReply& reply) TAKES_LOCK(mutex_);
   void take_failure(const FetchPtr& fetch, const ReplyVerdict& verdict, const HttpReply& reply);
   void follow(const FetchPtr& fetch, const HttpReply& reply);
   void renew(const FetchPtr& fetch, const std::string& what);
@@ -63,6 +65,9 @@ class RangeClient {
   const StoreTuning tuning_;
   CredentialSource& credentials_;
   std::atomic<uint64_t> requests_{0}, bytes_{0}, retries_{0}, second_{0};
+  mutable Mutex mutex_;
+  double request_s_ GUARDED_BY(mutex_) = 0, waiting_s_ GUARDED_BY(mutex_) = 0;
+  std::deque<double> first_bytes_s_ GUARDED_BY(mutex_);
   // Only for the transfers' thread:
   std::deque<double> durations_;  // of the last transfers, seconds
   RandomStream jitter_;

@@ -26,7 +26,7 @@ class StoreFile : public ReadableFile {
   uint64_t look_ahead() const override { return store_->ahead_bytes(); }
   void advise(ReadAdvice advice, uint64_t offset, uint64_t length) const override {
     if (advice == ReadAdvice::kSoon)
-      store_->announce(object_, offset, length);
+      store_->announce(object_, offset, length, advice.next_use);
     else
       store_->forget(object_, offset);
   }
@@ -35,6 +35,14 @@ class StoreFile : public ReadableFile {
   const std::shared_ptr<ObjectStore> store_;
   const ObjectStore::ObjectPtr object_;
 };
+
+using StoreIdentity = std::tuple<Env*, std::string, double, double>;
+Mutex stores_mutex;
+// Under stores_mutex.
+std::map<StoreIdentity, std::weak_ptr<ObjectStore>>& stores() {
+  static std::map<StoreIdentity, std::weak_ptr<ObjectStore>> all;
+  return all;
+}
 
 [[noreturn]] void fail_writing(const std::string& path) {
   fail(ErrorKind::kUsage,
@@ -81,14 +89,18 @@ bool StoreEnv::is_directory(const std::string& path) {
 }
 
 std::shared_ptr<ObjectStore> shared_store(Env& env, const StoreOptions& options) {
-  using Identity = std::tuple<Env*, std::string, double, double>;
-  static Mutex mutex;
-  static std::map<Identity, std::weak_ptr<ObjectStore>> stores;
-  const MutexLock lock(mutex);
-  auto& known = stores[{&env, options.cache_dir, options.cache_gb, options.timeout_s}];
+  const MutexLock lock(stores_mutex);
+  auto& known = stores()[{&env, options.cache_dir, options.cache_gb, options.timeout_s}];
   auto store = known.lock();
   if (!store) known = store = std::make_shared<ObjectStore>(env, options);
   return store;
+}
+
+std::optional<StoreCounts> store_counts(Env& env, const StoreOptions& options) {
+  const MutexLock lock(stores_mutex);
+  const auto found = stores().find({&env, options.cache_dir, options.cache_gb, options.timeout_s});
+  const auto store = found == stores().end() ? nullptr : found->second.lock();
+  return store ? std::optional(store->counts()) : std::nullopt;
 }
 
 }  // namespace saturate

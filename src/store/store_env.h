@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,5 +50,7 @@ class StoreEnv : public Env {
 // The store of these options, which its users share while there are any: training and evaluation
 // have one set of connections, one budget of memory and one cache.
 std::shared_ptr<ObjectStore> shared_store(Env& env, const StoreOptions& options);
+// The counts of that store; empty if it has no users.
+std::optional<StoreCounts> store_counts(Env& env, const StoreOptions& options);
 
 }  // namespace saturate

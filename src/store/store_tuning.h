@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace saturate {
 
@@ -25,7 +26,12 @@ struct StoreCounts {
   uint64_t retries = 0;       // further attempts after failures
   uint64_t second = 0;        // second requests for ranges that were late
   uint64_t disk_hits = 0;     // reads served by the cache on disk
+  uint64_t disk_bytes = 0;    // of those reads
   uint64_t disk_damaged = 0;  // entries of it that were damaged
+  // Of requests that succeeded, seconds: sums, from sending one until its end and until its first
+  // byte; and the latter of the last requests.
+  double request_s = 0, waiting_s = 0;
+  std::vector<double> first_bytes_s = {};
 };
 
 }  // namespace saturate

@@ -131,8 +131,7 @@ BucketPlace locate_bucket(Env& env, const std::string& url) {
   if (starts_with_word(url, "gs://"))
     return {{"https://storage.googleapis.com/" + bucket + "/", true, "auto"}, key};
   const S3Settings s3 = find_s3_settings(env);
-  const std::string endpoint =
-      s3.endpoint.empty() ? "https://s3." + s3.region + ".amazonaws.com" : s3.endpoint;
+  const std::string endpoint = s3.endpoint.empty() ? amazon_url("s3", s3.region) : s3.endpoint;
   // A certificate for *.HOST does not cover a bucket with dots.
   if (s3.path_style || bucket.find('.') != std::string::npos)
     return {{endpoint + "/" + bucket + "/", true, s3.region}, key};

@@ -237,6 +237,11 @@ struct Transfers::State {
         reply.error = text.empty() ? curl.easy_strerror(code) : text;
         reply.is_final = comes_again(code);
       }
+      curl_off_t whole_us = 0, first_us = 0;
+      curl.easy_getinfo(easy, CURLINFO_TOTAL_TIME_T, &whole_us);
+      curl.easy_getinfo(easy, CURLINFO_STARTTRANSFER_TIME_T, &first_us);
+      reply.seconds = double(whole_us) * 1e-6;
+      reply.first_byte_s = double(first_us) * 1e-6;
       char* target = nullptr;
       curl.easy_getinfo(easy, CURLINFO_REDIRECT_URL, &target);
       if (target) reply.redirect = target;

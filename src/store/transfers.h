@@ -37,7 +37,8 @@ struct HttpReply {
   bool is_final = false;                       // an error that comes again, as a bad certificate
   std::map<std::string, std::string> headers;  // by name in lower case
   std::vector<std::byte> body;
-  std::string redirect;  // where to, as a whole URL; "" if nowhere
+  double seconds = 0, first_byte_s = 0;  // from the start until the end and the first byte
+  std::string redirect;                  // where to, as a whole URL; "" if nowhere
 
   std::string header(const std::string& name) const {
     const auto found = headers.find(name);

@@ -17,7 +17,16 @@
 namespace saturate {
 
 // Expected use of a part of a file: read soon, or not again.
-enum class ReadAdvice { kSoon, kNotAgain };
+struct ReadAdvice {
+  enum Kind { kSoon, kNotAgain };
+  static constexpr uint64_t kUnknown = UINT64_MAX;
+
+  constexpr ReadAdvice(Kind k, uint64_t use = kUnknown) : kind(k), next_use(use) {}
+  constexpr operator Kind() const { return kind; }
+
+  Kind kind;
+  uint64_t next_use;  // kSoon: the epoch in which this machine reads it again after that
+};
 
 // A file opened for positioned reads. Safe for concurrent use: reads share no cursor.
 class ReadableFile {

@@ -45,6 +45,8 @@ std::vector<uint32_t> length_order(std::vector<uint32_t> order, size_t batch, ui
 struct Shard {
   int rank = 0, world = 1;
   Uneven uneven = Uneven::kJoin;
+  // Ranks of this machine, which share its cache on disk; 0 processes: unknown.
+  int first_local = 0, local_size = 0;
 };
 
 // Samples of an epoch of `size`, over all processes: the same number, or under kPad rounded up and

@@ -1,0 +1,28 @@
+// The way to a store, as its requests show it: how fast it is, and what would make reading faster.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "store/store_tuning.h"
+
+namespace saturate {
+
+struct LinkUse {
+  double bytes_per_s = 0, requests_per_s = 0;
+  double first_byte_s = 0, late_first_byte_s = 0;  // of recent requests: median, 95th percentile
+  double disk_share = 0;                           // of the bytes read: from the cache on disk
+  // The largest speedups of reading that waits for the network, with as many requests at a time:
+  double large_requests = 1;  // of the same bytes in few requests, which wait for no first bytes
+  double half_bytes = 1;      // of as many requests for half the bytes
+};
+
+// The use from one look at the counts until another, `seconds` later.
+LinkUse link_use(const StoreCounts& before, const StoreCounts& after, double seconds);
+
+// "12.3 MB/s in 410 requests/s; first byte after 18 ms (95 %: within 55 ms); 37 % of ...".
+std::string link_text(const LinkUse& link);
+// What to try, with its largest speedup; a line each.
+std::vector<std::string> link_advice(const LinkUse& link);
+
+}  // namespace saturate

@@ -1,0 +1,93 @@
+// The link of a store, from its counts.
+#include <gtest/gtest.h>
+
+#include "store/link.h"
+#include "store/object_store.h"
+#include "tests/store_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::env;
+using testing::noise_text;
+using testing::quick_tuning;
+using testing::StoreServer;
+using testing::TempDir;
+
+StoreCounts counts_of(uint64_t requests, uint64_t bytes, uint64_t disk_bytes, double request_s,
+                      double waiting_s) {
+  StoreCounts counts;
+  counts.requests = requests;
+  counts.bytes = bytes;
+  counts.disk_bytes = disk_bytes;
+  counts.request_s = request_s;
+  counts.waiting_s = waiting_s;
+  return counts;
+}
+
+bool has_line(const LinkUse& link, const std::string& text) {
+  for (const std::string& line : link_advice(link))
+    if (line.find(text) != std::string::npos) return true;
+  return false;
+}
+
+TEST(StoreLink, IsTheDifferenceOfTwoCounts) {
+  const StoreCounts before = counts_of(10, 1'000'000, 500, 5, 1);
+  StoreCounts after = counts_of(50, 5'000'000, 1'000'500, 15, 8.5);
+  for (int i = 100; i > 0; --i) after.first_bytes_s.push_back(i * 1e-3);
+  const LinkUse link = link_use(before, after, 2);
+  EXPECT_DOUBLE_EQ(link.bytes_per_s, 2e6);
+  EXPECT_DOUBLE_EQ(link.requests_per_s, 20);
+  EXPECT_DOUBLE_EQ(link.disk_share, 0.2);
+  EXPECT_DOUBLE_EQ(link.first_byte_s, 0.050);
+  EXPECT_DOUBLE_EQ(link.late_first_byte_s, 0.095);
+  // Of 10 s that requests took, 7.5 s had no byte yet, and half of the bytes take half of the rest.
+  EXPECT_DOUBLE_EQ(link.large_requests, 4);
+  EXPECT_DOUBLE_EQ(link.half_bytes, 10 / 8.75);
+  EXPECT_EQ(link_text(link),
+            "2.0 MB/s in 20 requests/s; first byte after 50.0 ms (median), 95.0 ms (95th "
+            "percentile); 20 % of the bytes from the cache on disk");
+  EXPECT_TRUE(has_line(link, "at most 4.0x. Pack into shards"));
+  EXPECT_TRUE(has_line(link, "half the bytes: at most 1.1x"));
+  EXPECT_TRUE(has_line(link, "the other 80 % of the bytes"));
+}
+
+TEST(StoreLink, AdvisesNothingThatDoesNotPay) {
+  // Bytes take all of the time, and nothing is on the disk.
+  const LinkUse busy = link_use({}, counts_of(10, 1'000'000, 0, 10, 0.01), 1);
+  EXPECT_FALSE(has_line(busy, "shards"));
+  EXPECT_TRUE(has_line(busy, "half the bytes: at most 2.0x"));
+  EXPECT_TRUE(has_line(busy, "Set data.cache_dir"));
+  // First bytes take all of it.
+  const LinkUse waiting = link_use({}, counts_of(10, 1'000, 0, 10, 10), 1);
+  EXPECT_TRUE(has_line(waiting, "shards"));
+  EXPECT_FALSE(has_line(waiting, "half the bytes"));
+  // All comes from the disk.
+  EXPECT_TRUE(link_advice(link_use({}, counts_of(0, 0, 1'000, 0, 0), 1)).empty());
+  EXPECT_TRUE(link_advice(link_use({}, {}, 0)).empty());
+}
+
+TEST(StoreLink, CountsEveryRequestAndTheCachesBytes) {
+  StoreServer server;
+  TempDir folder;
+  server.put("/a", noise_text(100'000));
+  ObjectStore store(env(), {folder / "cache", 1, 60}, quick_tuning());
+  const auto object = store.open(server.url("/a"));
+  std::vector<std::byte> out(10'000);
+  for (int round = 0; round < 2; ++round) {
+    for (uint64_t i = 1; i < 6; ++i) store.read(object, i * 10'000, out);
+    store.flush();
+  }
+  const StoreCounts counts = store.counts();
+  EXPECT_EQ(counts.requests, 6u);
+  EXPECT_EQ(counts.first_bytes_s.size(), 6u);
+  EXPECT_EQ(counts.disk_bytes, 50'000u);
+  double sum = 0;
+  for (const double first : counts.first_bytes_s) sum += first;
+  EXPECT_GT(counts.waiting_s, 0);
+  EXPECT_NEAR(counts.waiting_s, sum, 1e-9);
+  EXPECT_GE(counts.request_s, counts.waiting_s);
+}
+
+}  // namespace
+}  // namespace saturate
