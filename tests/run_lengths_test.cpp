@@ -116,18 +116,19 @@ TEST_F(LengthRun, AResumedRunIsTheSame) {
   expect_same_model("part", "whole", 0);
 }
 
-// 320 samples in batches of 21 leave 5.
+// 320 samples in batches of 21 leave 5. At a higher rate differences of rounding grow.
 TEST_F(LengthRun, TwoRanksWithJointStatisticsAreOne) {
-  const Settings settings = {"train.epochs=1", "train.batch=21"},
-                 joint = {"train.epochs=1", "train.batch=21", "distributed.sync_bn=true"};
+  const Settings settings = {"train.epochs=1", "train.batch=21", "optimizer.lr=0.002"};
+  Settings joint = settings;
+  joint.push_back("distributed.sync_bn=true");
   const TrainResult one = train("one", settings);
   testing::run_ranks(2, [&](Group& group) {
     TrainerOptions own = options("two");
     own.group = std::shared_ptr<Group>(&group, [](Group*) {});
     Trainer(Env::posix(), recipe(joint), own).run();
   });
-  expect_same_model("two", "one", 1e-2);
-  EXPECT_NEAR(last("two").evaluation->metrics.loss, one.eval->loss, 1e-2);
+  expect_same_model("two", "one", 1e-4);
+  EXPECT_NEAR(last("two").evaluation->metrics.loss, one.eval->loss, 1e-4);
 }
 
 TEST_F(LengthRun, MicroBatchesSegmentsPipelinesAndHalfPrecisionTrain) {

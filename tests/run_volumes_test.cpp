@@ -68,7 +68,7 @@ TEST_F(VolumeRun, LearnsTheClassesOfVoxels) {
 }
 
 TEST_F(VolumeRun, TheRecipeOfAStagedRunIsReadAgain) {
-  train("run", {"data.stage=" + (dir_ / "stage"), "train.epochs=1"});
+  train("run", {"data.stage=" + dir_.path(), "train.epochs=1"});
   EXPECT_EQ(load_recipe(Env::posix(), dir_ / "run/recipe.toml").train.task, TaskKind::kSegment);
 }
 

@@ -93,6 +93,7 @@ class ArraySource : public IndexedSource {
   const std::vector<TensorField>& tensors() const override { return fields_; }
   size_t length(size_t index) const override { return lengths_.empty() ? 0 : lengths_[index]; }
   uint64_t bytes(size_t) const override { return bytes_; }
+  std::string warning() const override { return warning_; }
   int64_t label(size_t index) const override {
     if (!has_labels_) return 0;
     const StoredArray& target = arrays_[target_];
@@ -178,9 +179,8 @@ class ArraySource : public IndexedSource {
       if (value != kIgnoredClass) most = std::max(most, value);
     }
     if (has_ignored && most > kIgnoredClass)
-      fail(ErrorKind::kData,
-           "the labels go up to " + std::to_string(most) + ", and 255, which is ignored, is one",
-           path_, "Give this class another number");
+      warning_ = path_ + ": voxels of class 255 are ignored, and the classes go up to " +
+                 std::to_string(most) + ". Give class 255 another number";
     if (most >= kMaxClassNumbers) return;
     target.field.values = most + 1;
     classes_ = number_classes(size_t(most) + 1);
@@ -190,6 +190,7 @@ class ArraySource : public IndexedSource {
   const std::string path_;
   std::vector<TensorField> fields_;
   std::vector<std::string> classes_;
+  std::string warning_;
   std::vector<uint32_t> lengths_;  // of samples; empty: no field is a sequence
   bool has_labels_ = false;        // a sample has a class
   size_t target_ = 0;              // if so: the array of labels
