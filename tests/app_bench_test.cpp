@@ -181,7 +181,8 @@ TEST(Bench, StorageOfAServerShowsTheLink) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("requests/s; first byte after"), std::string::npos) << result.out;
   std::map<std::string, double> largest;  // by unit
-  for (const auto& row : nlohmann::json::parse(read_text(dir / "b.json"))["rows"]) {
+  const auto json = nlohmann::json::parse(read_text(dir / "b.json"));
+  for (const auto& row : json["rows"]) {
     double& at = largest[row["unit"].get<std::string>()];
     at = std::max(at, row["max"].get<double>());
   }

@@ -304,6 +304,8 @@ TEST_F(TensorRun, SeveralLabelsNeedTheirTask) {
 }
 
 TEST_F(TensorRun, NamesOfClassesAreNoNumbers) {
+  train("ages", {"data.source=" + write_arrays(60, "twelve"),
+                 "data.eval_source=", "train.task=regress", "train.epochs=1"});  // classes 00 to 11
   testing::write_file(dir_ / "a.csv", "a,b\n1,red\n2,green\n3,blue\n4,red\n");
   expect_refused({"data.source=csv:" + (dir_ / "a.csv"), "data.eval_source=", "train.task=regress"},
                  "the target is a class with a name, not a number");

@@ -40,6 +40,8 @@ def _converter(to: Union[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
         try:
             module = importlib.import_module(to)
         except ModuleNotFoundError as error:
+            if error.name != to:
+                raise
             raise ModuleNotFoundError(f'to="{to}" needs {to}, which is not installed: install it or set another `to`',
                                       name=error.name) from None
         if to == "tensorflow":

@@ -53,7 +53,7 @@ struct StorageVariant {
   bool cold;
   BenchRow samples, megabytes;     // per second
   std::vector<BenchRow> far = {};  // of objects of a store: its link, as kLinkColumns
-  LinkUse link = {};               // of the last measurement
+  LinkUse link = {};               // of the last measurement that sent requests
 
   // Reads the first samples of an epoch in that order.
   void measure(Env& env, uint32_t epoch, const StorageArguments& arguments) {
@@ -81,11 +81,12 @@ struct StorageVariant {
     samples.values.push_back(double(order_of.size()) / seconds);
     megabytes.values.push_back(double(bytes) * 1e-6 / seconds);
     if (!before || data.look_ahead() == 0) return;
-    link = link_use(*before, *store_counts(env, arguments.store), seconds);
+    const LinkUse use = link_use(*before, *store_counts(env, arguments.store), seconds);
+    if (use.requests_per_s > 0) link = use;
     far.resize(std::size(kLinkColumns), {samples.name, "", {}, samples.keys});
     for (size_t i = 0; i < far.size(); ++i) {
       far[i].unit = kLinkColumns[i].unit;
-      far[i].values.push_back(kLinkColumns[i].scale * (link.*kLinkColumns[i].value));
+      far[i].values.push_back(kLinkColumns[i].scale * (use.*kLinkColumns[i].value));
     }
   }
 };
@@ -126,14 +127,15 @@ int bench_storage(const StorageArguments& arguments) {
     for (StorageVariant& variant : variants) variant.measure(env, uint32_t(i), arguments);
   BenchReport report{"storage", {}};
   for (StorageVariant& variant : variants) {
-    report.rows.push_back(std::move(variant.samples));
+    report.rows.push_back(variant.samples);  // its name is printed below
     report.rows.push_back(std::move(variant.megabytes));
     std::ranges::move(variant.far, std::back_inserter(report.rows));
   }
   const int code = publish(report, arguments.json);
   for (const StorageVariant& variant : variants) {
     const auto advice = link_advice(variant.link);
-    if (!advice.empty()) fmt::print("\n{}: {}\n", variant.samples.name, link_text(variant.link));
+    if (variant.link.requests_per_s > 0)
+      fmt::print("\n{}: {}\n", variant.samples.name, link_text(variant.link));
     for (const std::string& line : advice) fmt::print("  {}\n", line);
   }
   return code;

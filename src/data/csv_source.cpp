@@ -332,15 +332,21 @@ struct TableName {
   std::string every;  // N of split:PART,1/N,SOURCE; empty without
 };
 
-// The table that a source reads, also through a split.
-std::optional<TableName> table_of(Env& env, const std::string& uri) {
+// The source within splits, and the N of the innermost, which decides, as when it is opened.
+TableName without_splits(const std::string& uri) {
   TableName table{uri, ""};
-  while (table.rest.starts_with("split:")) {  // the innermost decides, as when it is opened
-    const std::string whole = std::move(table.rest);
+  while (table.rest.starts_with("split:")) {
+    const std::string whole = table.rest;
     const size_t share = whole.find(",1/"), end = whole.find(',', share + 1);
-    if (share == whole.npos || end == whole.npos) return {};
+    if (share == whole.npos || end == whole.npos) break;
     table = {whole.substr(end + 1), whole.substr(share + 3, end - share - 3)};
   }
+  return table;
+}
+
+// The table that a source reads, also through a split.
+std::optional<TableName> table_of(Env& env, const std::string& uri) {
+  TableName table = without_splits(uri);
   const auto has = [&](const char* text) { return table.rest.find(text) != uri.npos; };
   if (!(has("csv") || has(".tsv")) || scheme_of_source(env, table.rest) != "csv") return {};
   if (table.rest.starts_with("csv:")) table.rest.erase(0, 4);
@@ -358,7 +364,7 @@ std::string with_training_fit(Env& env, const std::string& uri, const std::strin
   };
   if (has("fit") || has("held")) return uri;
   if (!trained && training.find("shard") != training.npos &&
-      scheme_of_source(env, training) == "shard")
+      scheme_of_source(env, without_splits(training).rest) == "shard")
     fail(ErrorKind::kUsage,
          "the training data are packed, and do not say how a table is normalised", uri,
          "Name the table that was packed: csv:FILE,fit=TRAINING_FILE");

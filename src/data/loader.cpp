@@ -129,7 +129,9 @@ struct Loader::State {
         scan_index(source_index ? source_index->points() : &own_index),
         buffers(columns.back().offset, std::move(allocate)),
         ahead(data, opt.shuffle, opt.seed, size_t(opt.prefetch + 1) * local_batch_size(opt),
-              opt.output == BatchOutput::kPlaces, opt.train ? &opt : nullptr),
+              opt.output == BatchOutput::kPlaces,
+              // Orders by length are not known in advance.
+              opt.train && (data.size() == 0 || data.length(0) == 0) ? &opt : nullptr),
         ring(size_t(opt.prefetch), local_batch_size(opt), samples_a_claim(opt), opt.wait_limit,
              [this] { return take_buffer(); }),
         threads(opt.threads, "loader", opt.nice) {

@@ -41,7 +41,7 @@ class VolumeFields {
   std::vector<BatchColumn> batch_columns() const;
 
   // Writes the fields of a sample, whose values are `in`, to address(i) for column i; then the
-  // VolumeEffects of each that has a form, in their order, to the addresses that follow.
+  // VolumeEffects of each whose column has a form, in their order, to the addresses that follow.
   void write(std::span<const std::byte> in, const SampleKey& key, bool train,
              const SequenceExtent& extent, const std::function<std::byte*(size_t)>& address);
 

@@ -156,7 +156,8 @@ void BatchPipeline::deliver(DeviceBatch& out, bool leave, Ledger& ledger) {
   Flight& flight = *used_;
   step_->wait(flight.ready);
   if (!flight.is_finished) {
-    if (flight.batch.type == PixelType::kUint8)
+    if (flight.batch.type == PixelType::kUint8 ||
+        flight.batch.output == BatchOutput::kUnfinishedTensors)
       scope.reset(), scope.emplace(ledger, Phase::kAugment);
     finish(flight, *step_, leave);
   }

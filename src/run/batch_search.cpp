@@ -231,13 +231,13 @@ const char* memory_key(const Recipe& recipe) {
   return recipe.train.memory_gb > 0 ? "train.memory_gb" : "train.batch";
 }
 
-[[noreturn]] void fail_too_small(const Recipe& recipe, int64_t bytes) {
+[[noreturn]] void fail_too_small(const Recipe& recipe, bool has_images, int64_t bytes) {
   const double gib = double(bytes) / double(int64_t{1} << 30);
-  const ImageSize size = recipe.augment.size;  // not set for tensors
+  const ImageSize size = recipe.augment.size;  // set for images and cropped volumes
   fail(ErrorKind::kRun,
        fmt::format("{}{} does not fit in {:.3g} GiB, even with a single {}", recipe.model.name,
                    size.is_set() ? fmt::format(" at {} pixels", text_of(size)) : "", gib,
-                   size.is_set() ? "image" : "sample"),
+                   has_images ? "image" : "sample"),
        memory_key(recipe),
        fmt::format("{} {}model.width, or set train.checkpoint_segments=auto",
                    recipe.train.memory_gb > 0 ? "Raise it, lower" : "Lower",
@@ -245,8 +245,7 @@ const char* memory_key(const Recipe& recipe) {
 }
 
 // BatchNorm has no variance over one image of one pixel, the last layer's input in some models.
-[[noreturn]] void fail_single_sample(const Recipe& recipe, int64_t most) {
-  const bool has_images = recipe.augment.size.is_set();  // not set for tensors
+[[noreturn]] void fail_single_sample(const Recipe& recipe, bool has_images, int64_t most) {
   if (most > 1)
     fail(ErrorKind::kRun,
          fmt::format("{} does not train with two {} in memory, and BatchNorm cannot train on one",
@@ -357,8 +356,8 @@ int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& devic
   };
   const bool model_fits = fits_in_memory(device, search);
   memory.release_cache();
-  if (single_refused) fail_single_sample(recipe, most);
-  if (!model_fits || !found) fail_too_small(recipe, all);
+  if (single_refused) fail_single_sample(recipe, fields.empty(), most);
+  if (!model_fits || !found) fail_too_small(recipe, fields.empty(), all);
   return *found;
 }
 

@@ -20,10 +20,10 @@ std::string described(const TensorField& field) {
       field.values > 0 && !field.shape.empty() ? fmt::format(" below {}", field.values) : "");
 }
 
-// Whether each class is named by its number, so that a label is the target's value.
+// Whether each class is named by its number, such as 7 or 07, so that a label is the target's value.
 bool are_numbers(const std::vector<std::string>& classes) {
   for (size_t i = 0; i < classes.size(); ++i)
-    if (classes[i] != std::to_string(i)) return false;
+    if (parsed_number<size_t>(classes[i]) != i) return false;
   return true;
 }
 
