@@ -126,7 +126,7 @@ int bench_storage(const StorageArguments& arguments) {
     for (StorageVariant& variant : variants) variant.measure(env, uint32_t(i), arguments);
   BenchReport report{"storage", {}};
   for (StorageVariant& variant : variants) {
-    report.rows.push_back(std::move(variant.samples));
+    report.rows.push_back(variant.samples);  // its name is printed below
     report.rows.push_back(std::move(variant.megabytes));
     std::ranges::move(variant.far, std::back_inserter(report.rows));
   }
