@@ -163,28 +163,6 @@ TEST_F(StoreCache, StaysWithinItsBudget) {
   EXPECT_EQ(names(".old-").size(), 0u);
 }
 
-// Two that began with an empty folder exceed the budget together. They notice, also if they only
-// put ranges in the place of others.
-TEST_F(StoreCache, ReturnsToItsBudget) {
-  constexpr uint64_t kLength = 984, kEntry = kLength + 16;
-  const auto bytes = std::make_shared<const std::vector<std::byte>>(kLength);
-  ExtentCache one(env(), folder / "cache", (16 * kEntry + 8) * 1e-9, quick_tuning()),
-      other(env(), folder / "cache", (16 * kEntry + 8) * 1e-9, quick_tuning());
-  one.use("a");
-  other.use("b");
-  const auto write = [&](ExtentCache& cache, const std::string& object, uint64_t number,
-                         uint64_t next_use) {
-    cache.plan(object, number * kLength, kLength, next_use);
-    cache.write_later(object, number * kLength, bytes);
-    cache.flush();
-  };
-  for (uint64_t i = 0; i < 16; ++i) write(one, "a", i, 100 - i);
-  for (uint64_t i = 0; i < 2; ++i) write(other, "b", i, 1);
-  EXPECT_EQ(files().size(), 18u);
-  for (uint64_t i = 16; i < 20; ++i) write(one, "a", i, 100 - i);
-  EXPECT_EQ(files().size(), 16u);
-}
-
 // Each miss is one request.
 StoreTuning without_second_requests() {
   StoreTuning tuning = quick_tuning();
