@@ -180,6 +180,9 @@ TEST(Bench, StorageOfAServerShowsTheLink) {
       (dir / "cache") + " --cache-gb 1" + " --json " + (dir / "b.json"));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("requests/s; first byte after"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("\nshard:" + server.url("/s.shard") + " sequential cold threads=2: "),
+            std::string::npos)
+      << result.out;
   std::map<std::string, double> largest;  // by unit
   const auto json = nlohmann::json::parse(read_text(dir / "b.json"));
   for (const auto& row : json["rows"]) {

@@ -5,9 +5,11 @@
 #include <cerrno>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "saturate/data/loader.h"
 #include "store/extent_cache.h"
 #include "store/object_store.h"
@@ -44,6 +46,13 @@ class StoreCache : public ::testing::Test {
     }
     store.flush();
     return server.asks().size() - before - 1;
+  }
+  // Files and folders whose names begin so.
+  std::vector<fs::path> names(const std::string& begin) const {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::recursive_directory_iterator(folder / "cache"))
+      if (entry.path().filename().string().starts_with(begin)) found.push_back(entry.path());
+    return found;
   }
   std::vector<std::string> files() const {
     std::vector<std::string> found;
@@ -138,17 +147,20 @@ TEST_F(StoreCache, MayBeDeletedAtAnyTime) {
 
 TEST_F(StoreCache, StaysWithinItsBudget) {
   const double gb = 45'000e-9;  // four ranges
-  ObjectStore store(env(), options(gb), quick_tuning());
-  EXPECT_EQ(read_all(store), 10u);
-  EXPECT_EQ(files().size(), 4u);
-  EXPECT_LE(bytes_on_disk(), 45'000u);
-  EXPECT_EQ(read_all(store), 6u) << "those that are there stay";
+  {
+    ObjectStore store(env(), options(gb), quick_tuning());
+    EXPECT_EQ(read_all(store), 10u);
+    EXPECT_EQ(files().size(), 4u);
+    EXPECT_LE(bytes_on_disk(), 45'000u);
+    EXPECT_EQ(read_all(store), 6u) << "those that are there stay";
+  }
   // Another run's objects make room.
   server.put("/b", text);
   ObjectStore later(env(), options(gb), quick_tuning());
   EXPECT_EQ(read_all(later, 3, "/b"), 3u);
   EXPECT_EQ(read_all(later, 3, "/b"), 0u);
   EXPECT_LE(bytes_on_disk(), 45'000u);
+  EXPECT_EQ(names(".old-").size(), 0u);
 }
 
 // Each miss is one request.
@@ -253,29 +265,73 @@ TEST_F(StoreCache, ServesItsShareOfEveryEpochOfOneMachine) {
 TEST_F(StoreCache, WhatAnotherProcessUsesStays) {
   const double gb = 45'000e-9;  // four ranges
   server.put("/b", text);
-  ObjectStore one(env(), options(gb), quick_tuning());
-  read_all(one, 4);
-  const auto users = [&] {
-    std::vector<fs::path> found;
-    for (const auto& entry : fs::recursive_directory_iterator(folder / "cache"))
-      if (entry.path().filename().string().starts_with(".user-")) found.push_back(entry.path());
-    return found;
-  };
-  ASSERT_EQ(users().size(), 1u);
-  // Its mark becomes that of this test's parent, which lives.
-  fs::rename(users()[0], users()[0].parent_path() / (".user-" + std::to_string(getppid())));
+  auto one = std::make_unique<ObjectStore>(env(), options(gb), quick_tuning());
+  read_all(*one, 4);
+  ObjectStore other(env(), options(gb), quick_tuning());
+  EXPECT_EQ(read_all(other, 2, "/b"), 2u);
+  EXPECT_EQ(read_all(other, 2, "/b"), 2u) << "there is no room";
+  EXPECT_EQ(read_all(*one, 4), 0u);
+  one.reset();
+  EXPECT_EQ(read_all(other, 2, "/b"), 2u);
+  EXPECT_EQ(read_all(other, 2, "/b"), 0u) << "the user has ended";
+}
+
+TEST_F(StoreCache, MarksCountWhileTheirProcessHoldsItsLock) {
+  const double gb = 45'000e-9;  // four ranges
+  server.put("/b", text);
   {
-    ObjectStore other(env(), options(gb), quick_tuning());
-    EXPECT_EQ(read_all(other, 2, "/b"), 2u);
-    EXPECT_EQ(read_all(other, 2, "/b"), 2u) << "there is no room";
-    EXPECT_EQ(read_all(one, 4), 0u);
+    ObjectStore first(env(), options(gb), quick_tuning());
+    read_all(first, 4);
   }
-  for (const fs::path& user : users())
-    if (user.filename() == ".user-" + std::to_string(getppid()))
-      fs::rename(user, user.parent_path() / ".user-999999999");
+  EXPECT_EQ(names(".process-").size(), 0u);
+  ASSERT_EQ(names(".user-").size(), 1u);
+  // Its number may be that of another process by now: this one's parent, which runs.
+  const std::string process = std::to_string(getppid()) + "-1f";
+  const fs::path mark = names(".user-")[0].parent_path() / (".user-" + process);
+  fs::rename(names(".user-")[0], mark);
+  auto held = env().lock(folder / "cache/.process-" + process);
   ObjectStore later(env(), options(gb), quick_tuning());
   EXPECT_EQ(read_all(later, 2, "/b"), 2u);
-  EXPECT_EQ(read_all(later, 2, "/b"), 0u) << "the other process has ended";
+  EXPECT_EQ(read_all(later, 2, "/b"), 2u) << "there is no room";
+  EXPECT_TRUE(fs::exists(mark));
+  held.reset();  // the file stays, as after SIGKILL
+  EXPECT_EQ(read_all(later, 2, "/b"), 2u);
+  EXPECT_EQ(read_all(later, 2, "/b"), 0u);
+  EXPECT_FALSE(fs::exists(mark));
+  EXPECT_FALSE(fs::exists(folder / "cache/.process-" + process));
+}
+
+TEST_F(StoreCache, AMarkThatWasDeletedIsWrittenAgain) {
+  ObjectStore store(env(), options(), quick_tuning());
+  read_all(store, 1);
+  for (const char* begin : {".user-", ".process-"}) {
+    ASSERT_EQ(names(begin).size(), 1u);
+    fs::remove(names(begin)[0]);
+  }
+  read_all(store, 2);
+  EXPECT_EQ(names(".user-").size(), 1u);
+  ASSERT_EQ(names(".process-").size(), 1u);
+  EXPECT_TRUE(is_locked(names(".process-")[0]));
+}
+
+TEST_F(StoreCache, OtherFoldersStay) {
+  const std::string name = "0123456789abcdef0123456789abcdef";
+  const std::vector<std::string> others{name + "/notes.txt", "1" + name.substr(1) + "/sub/1-2",
+                                        "0123456789ABCDEF0123456789ABCDEF/1-2",
+                                        "my photographs, all of this year/1-2",
+                                        ".old-photographs/notes.txt"};
+  for (const std::string& other : others)
+    testing::write_file(folder / "cache/" + other, std::string(100, 'x'));
+  testing::write_file(folder / "cache/" + name + "/1-30000", "");  // counts as 192 KiB if it is one
+  server.put("/b", text);
+  const double gb = 45'000e-9;  // four ranges
+  for (const std::string path : {"/a", "/b"}) {
+    ObjectStore store(env(), options(gb), quick_tuning());
+    EXPECT_EQ(read_all(store, 4, path), 4u);
+    EXPECT_EQ(read_all(store, 4, path), 0u) << path;
+  }
+  for (const std::string& other : others)
+    EXPECT_TRUE(fs::exists(folder / "cache/" + other)) << other;
 }
 
 TEST_F(StoreCache, AFullDiskMeansRequests) {
@@ -302,15 +358,19 @@ TEST_F(StoreCache, ADiskThatFailsToReadMeansRequests) {
 }
 
 TEST_F(StoreCache, RemovesWhatEndedProcessesLeft) {
-  ObjectStore(env(), options(), quick_tuning());
-  const std::string object = folder / "cache/0123456789abcdef0123456789abcdef";
-  testing::write_file(object + "/.new-999999999-0", "half");
-  testing::write_file(object + "/.new-" + std::to_string(getpid()) + "-0", "half");
-  testing::write_file(object + "/notes.txt", "not an entry");
+  const std::string cache = folder / "cache/", object = cache + "0123456789abcdef0123456789abcdef";
+  const std::vector<std::string> left{object + "/.new-1-2f.0", object + "/.user-1-2f",
+                                      cache + ".old-1-2f.0/1-1", cache + ".process-1-2f"};
+  const std::vector<std::string> others{object + "/.new-3-4f.0", object + "/.user-3-4f",
+                                        cache + ".old-3-4f.0/1-1"};
+  for (const auto& names : {left, others})
+    for (const std::string& name : names) testing::write_file(name, "x");
+  const auto held = env().lock(cache + ".process-3-4f");
   ObjectStore store(env(), options(), quick_tuning());
   EXPECT_EQ(read_all(store), 10u);
-  EXPECT_FALSE(fs::exists(object + "/.new-999999999-0"));
-  EXPECT_TRUE(fs::exists(object + "/.new-" + std::to_string(getpid()) + "-0"));
+  for (const std::string& name : left) EXPECT_FALSE(fs::exists(name)) << name;
+  for (const std::string& name : others) EXPECT_TRUE(fs::exists(name)) << name;
+  EXPECT_FALSE(fs::exists(cache + ".old-1-2f.0"));
 }
 
 }  // namespace

@@ -1,12 +1,17 @@
 // Credentials of services: web identities, containers and machines.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <atomic>
+#include <chrono>
 #include <ctime>
 #include <filesystem>
+#include <memory>
 #include <thread>
 
+#include "base/cancel.h"
 #include "base/wall_clock.h"
+#include "store/credential_exchange.h"
 #include "store/object_store.h"
 #include "tests/bucket_testing.h"
 #include "tests/fault_env.h"
@@ -281,7 +286,7 @@ class StoreCommand : public StoreRoles {
     testing::write_file(home / "own keys.sh", "echo >> '" + runs + "'; N=$(wc -l < '" + runs +
                                                   "'); echo OTHERSECRET >&2\n" + more +
                                                   "\ncat <<END\n" + json + "\nEND\n");
-    testing::write_file(home / ".aws/config", "[profile p]\ncredential_process = sh '" +
+    testing::write_file(home / ".aws/config", "[profile p]\ncredential_process = exec sh '" +
                                                   (home / "own keys.sh") + "' x\n");
   }
   std::string keys(const std::string& more = "") const {
@@ -336,12 +341,15 @@ TEST_F(StoreCommand, FailuresAreOneLineThatNamesTheProfileAndShowsNoKeys) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {keys(), "exit 3"},
       {keys(), "kill -9 $$"},
+      {keys(), "kill -s PIPE $$"},
+      {keys(), "exec >&-; sleep 1000"},
       {"no SECRETSECRET", ""},
       {"[1]", ""},
       {R"({"Version": 2, "AccessKeyId": "CMD", "SecretAccessKey": "SECRETSECRET"})", ""},
       {R"({"Version": 1, "AccessKeyId": "CMD"})", ""},
       {R"({"Version": 1, "AccessKeyId": "C D", "SecretAccessKey": "SECRETSECRET"})", ""},
       {std::string(100'000, ' ') + keys(), ""}};
+  const auto before = ::signal(SIGPIPE, SIG_IGN);  // only here, not in the command
   for (const auto& [json, more] : cases) {
     write_command(json, more);
     const Error error = error_of([&] { key_of_first_read(); });
@@ -351,20 +359,39 @@ TEST_F(StoreCommand, FailuresAreOneLineThatNamesTheProfileAndShowsNoKeys) {
     EXPECT_EQ(text.find('\n'), std::string::npos) << text;
     EXPECT_EQ(text.find("SECRET"), std::string::npos) << text;
   }
-  EXPECT_NE(error_of([&] {
-              write_command(keys(), "exit 3");
-              key_of_first_read();
-            })
-                .reason()
-                .find("code 3"),
-            std::string::npos);
+  ::signal(SIGPIPE, before);
+  write_command(keys(), "exit 3");
+  const Error error = error_of([&] { key_of_first_read(); });
+  EXPECT_NE(error.reason().find("code 3"), std::string::npos);
 }
 
-TEST_F(StoreCommand, ThatHangsEndsWithTheStore) {
+TEST_F(StoreCommand, ThatHangsEndsIfItsThreadIsCancelled) {
+  const std::string process = home / "process";
+  for (const std::string hang : {":", "exec >&-"}) {
+    const std::string begun = process + hang;
+    write_command(keys(),
+                  "echo $$ > '" + process + "'; " + hang + "; touch '" + begun + "'; sleep 1000");
+    const CancelScope scope([&] { return std::filesystem::exists(begun); });
+    const auto service = find_credential_process(clock);
+    const Error error = error_of([&] { run_credential_process(service.value()); });
+    EXPECT_EQ(error.reason(), error_of([] { fail_cancelled(""); }).reason()) << hang;
+    const std::string status = "/proc/" + std::to_string(std::stoi(testing::read_text(process)));
+    EXPECT_TRUE(testing::wait_for([&] {
+      const std::string text = testing::read_text(status + "/stat");
+      return text.empty() || text.find(") Z") != std::string::npos;  // nobody has waited for it
+    })) << hang;
+  }
+}
+
+TEST_F(StoreCommand, ThatHangsEndsWithTheSource) {
   write_command(keys(), "sleep 1000");
-  CredentialSource source(clock, {}, quick_tuning());
-  EXPECT_FALSE(source.look().is_there);
+  auto source = std::make_unique<CredentialSource>(clock, StoreOptions{}, quick_tuning());
+  EXPECT_FALSE(source->look().is_there);
   EXPECT_TRUE(testing::wait_for([&] { return std::filesystem::exists(runs); }));
+  const auto start = std::chrono::steady_clock::now();
+  source.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(45))
+      << "the command has 60 s";
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -159,16 +160,26 @@ Credentials credentials_of(const nlohmann::json& json, const char* token, const 
 }
 
 int64_t parse_utc(const std::string& text) {
+  constexpr int64_t kSecond = 1'000'000'000;  // ns
   tm time{};
   int end = 0;
   if (text.size() > 40 ||
       std::sscanf(text.c_str(), "%4d-%2d-%2dT%2d:%2d:%2d%n", &time.tm_year, &time.tm_mon,
-                  &time.tm_mday, &time.tm_hour, &time.tm_min, &time.tm_sec, &end) != 6 ||
-      !text.ends_with('Z') || size_t(end) >= text.size())
+                  &time.tm_mday, &time.tm_hour, &time.tm_min, &time.tm_sec, &end) != 6)
+    return 0;
+  std::string zone = text.substr(size_t(end));
+  if (zone.starts_with('.')) zone.erase(0, zone.find_first_not_of("0123456789", 1));
+  char sign = '+';
+  int hours = 0, minutes = 0;
+  end = 0;
+  if (zone != "Z" &&
+      (std::sscanf(zone.c_str(), "%c%2d:%2d%n", &sign, &hours, &minutes, &end) != 3 ||
+       size_t(end) != zone.size() || (sign != '+' && sign != '-')))
     return 0;
   time.tm_year -= 1900;
   time.tm_mon -= 1;
-  return int64_t(timegm(&time)) * 1'000'000'000;
+  const int64_t ahead = (sign == '-' ? -60 : 60) * (60 * hours + minutes);
+  return std::clamp(int64_t(timegm(&time)) - ahead, int64_t{0}, INT64_MAX / kSecond) * kSecond;
 }
 
 }  // namespace saturate

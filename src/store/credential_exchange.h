@@ -26,7 +26,8 @@ Credentials run_credential_process(const CredentialService& service);
 Credentials credentials_of(const nlohmann::json& json, const char* token, const std::string& origin,
                            const std::string& remedy);
 
-// "2026-11-25T13:44:45Z" in nanoseconds since 1970; 0 if it is not one.
+// "2026-11-25T13:44:45Z" or "...45.123+00:00" in nanoseconds since 1970, without the fraction of a
+// second; 0 if it is not one.
 int64_t parse_utc(const std::string& text);
 
 }  // namespace saturate

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "base/cancel.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr size_t kMostOutput = 64 << 10;  // bytes
 constexpr auto kMostTime = std::chrono::seconds(60);
+constexpr auto kMostEndTime = std::chrono::seconds(5);  // after the end of its output
 constexpr const char* kRemedy = "Run the command, and check that it prints keys as JSON, version 1";
 
 [[noreturn]] void fail_process(const std::string& what, const std::string& origin) {
@@ -34,7 +36,7 @@ struct Pipe {
 };
 
 // A shell that runs the command in a separate process group; its output goes to `out`, and its
-// messages nowhere, because they may hold keys.
+// messages nowhere, because they may hold keys. SIGPIPE ends it, also if this process ignores it.
 pid_t start_shell(const std::string& command, int out, const std::string& origin) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -43,7 +45,11 @@ pid_t start_shell(const std::string& command, int out, const std::string& origin
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  sigset_t defaults;
+  sigemptyset(&defaults);
+  sigaddset(&defaults, SIGPIPE);
+  posix_spawnattr_setsigdefault(&attributes, &defaults);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
   std::string words[] = {"sh", "-c", command};
   char* pointers[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
   pid_t child = 0;
@@ -72,6 +78,19 @@ std::string read_output(int from, const std::string& origin) {
   }
 }
 
+// The status of the shell, which has closed its output.
+int wait_for_end(pid_t child, const std::string& origin) {
+  const auto limit = std::chrono::steady_clock::now() + kMostEndTime;
+  int status = 0;
+  while (::waitpid(child, &status, WNOHANG) == 0) {
+    if (is_cancelled()) fail_cancelled(origin);
+    if (std::chrono::steady_clock::now() > limit)
+      fail_process("has closed its output but does not end", origin);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return status;
+}
+
 }  // namespace
 
 Credentials run_credential_process(const CredentialService& service) {
@@ -83,12 +102,12 @@ Credentials run_credential_process(const CredentialService& service) {
   int status = 0;
   try {
     text = read_output(channel.ends[0], service.origin);
+    status = wait_for_end(child, service.origin);
   } catch (...) {
     ::kill(-child, SIGKILL);
     ::waitpid(child, &status, 0);
     throw;
   }
-  ::waitpid(child, &status, 0);
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
     fail_process(WIFEXITED(status) ? "ends with code " + std::to_string(WEXITSTATUS(status))
                                    : "is ended by signal " + std::to_string(WTERMSIG(status)),

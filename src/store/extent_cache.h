@@ -1,6 +1,9 @@
 // Ranges of objects kept in a folder. Each is a file with a checksum, written under another name
-// and renamed, so that processes share the folder without a lock, and any part of it may be deleted
-// at any time. No failure of the disk is an error: the range is fetched from the store again.
+// and renamed, so that processes share the folder, and any part of it may be deleted at any time.
+// No failure of the disk is an error: the range is fetched from the store again.
+//
+// A process marks the folders of the objects that it uses. Its marks count while it holds the lock
+// of its own file, which ends with it, also for processes of other containers.
 //
 // If the budget is used up, objects that no process uses are evicted first. Then a new range takes
 // the place of one that is read again in a later epoch (L. A. Belady, "A study of replacement
@@ -36,7 +39,7 @@ class ExtentCache {
   // the folder already. Creates the folder.
   ExtentCache(Env& env, const std::string& folder, double gb, const StoreTuning& tuning);
   // Writes what is pending.
-  ~ExtentCache();
+  ~ExtentCache() TAKES_LOCK(mutex_);
 
   // From now on this process uses the object. See StoreObject::identity(); not "".
   void use(const std::string& identity);
@@ -63,9 +66,17 @@ class ExtentCache {
   };
   using Order = std::multimap<uint64_t, Place>;  // by the epoch of their next use
 
-  // Counts what the folder holds, and removes what ended processes left unfinished.
+  // Counts what the folder holds, and removes what ended processes left.
   void scan() NEEDS_LOCK(mutex_);
   void scan_object(const std::string& name) NEEDS_LOCK(mutex_);
+  void remove_left(const FileInfo& info) NEEDS_LOCK(mutex_);
+  // The entries of a folder in the folder; empty if another process has removed it.
+  std::optional<std::vector<FileInfo>> list(const std::string& name) const;
+  // Marks an object's folder, if it is not.
+  void mark(const std::string& folder) NEEDS_LOCK(mutex_);
+  // Whether the process of a mark, which may be this one, has not ended.
+  bool is_running(const std::string& process) NEEDS_LOCK(mutex_);
+  bool is_used_by_others(const std::vector<FileInfo>& entries) NEEDS_LOCK(mutex_);
   void write(const std::string& identity, uint64_t offset, std::span<const std::byte> bytes);
   // The range is in the folder.
   void note(const std::string& folder, uint64_t number, uint64_t length, uint64_t next_use)
@@ -74,24 +85,31 @@ class ExtentCache {
   // Of the plan for a range, which is removed.
   uint64_t take_planned_use(uint64_t hash) NEEDS_LOCK(mutex_);
   bool make_room(uint64_t bytes, uint64_t next_use) TAKES_LOCK(mutex_);
+  // Renames the last folder of old_, unless it is used again. Returns its new name, or "".
+  std::string take_old() NEEDS_LOCK(mutex_);
+  bool is_off() const { return budget_ == 0 || env_.now_ns() < paused_until_ns_; }
+  std::string lock_path(const std::string& process) const;
   void note_failure(const std::string& what);
   std::string folder_of(const std::string& identity) const;
 
   Env& env_;
   const std::string folder_;
   const StoreTuning tuning_;
-  uint64_t budget_ = 0;  // bytes; constant once constructed
+  const std::string process_;  // the name of this one: another one for each ExtentCache
+  uint64_t budget_ = 0;        // bytes; constant once constructed
   std::atomic<uint64_t> pending_{0}, hits_{0}, hit_bytes_{0}, damaged_{0}, counter_{0};
   std::atomic<int64_t> paused_until_ns_{INT64_MIN};
   mutable Mutex mutex_;
-  Order order_ GUARDED_BY(mutex_);  // ranges that this process may evict
+  std::unique_ptr<FileLock> lock_ GUARDED_BY(mutex_);  // taken with the first mark
+  std::set<std::string> running_ GUARDED_BY(mutex_);   // other processes, when last asked
+  Order order_ GUARDED_BY(mutex_);                     // ranges that this process may evict
   // Ranges in the folder, by a hash; end(): not in the order.
   std::unordered_map<uint64_t, Order::iterator> known_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, uint64_t> planned_ GUARDED_BY(mutex_);  // next uses, by hash
   std::set<std::string> in_use_ GUARDED_BY(mutex_);                    // folders of objects
   std::vector<Old> old_ GUARDED_BY(mutex_);                            // evicted from the back
   uint64_t total_ GUARDED_BY(mutex_) = 0;                              // bytes in the folder
-  uint64_t since_scan_ GUARDED_BY(mutex_) = 0;                         // by which it has grown
+  uint64_t since_scan_ GUARDED_BY(mutex_) = 0;                         // added since
   bool warned_ GUARDED_BY(mutex_) = false;
   ThreadPool writer_{1, "cache-writer"};  // last: its thread uses all of the above
 };

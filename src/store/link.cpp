@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace saturate {
 namespace {
@@ -26,10 +27,14 @@ LinkUse link_use(const StoreCounts& before, const StoreCounts& after, double sec
   LinkUse link;
   const double bytes = double(after.bytes - before.bytes);
   const double on_disk = double(after.disk_bytes - before.disk_bytes);
+  const uint64_t requests = after.requests - before.requests;
   link.bytes_per_s = ratio(bytes, seconds);
-  link.requests_per_s = ratio(double(after.requests - before.requests), seconds);
-  link.first_byte_s = quantile(after.first_bytes_s, 0.5);
-  link.late_first_byte_s = quantile(after.first_bytes_s, 0.95);
+  link.requests_per_s = ratio(double(requests), seconds);
+  std::vector<double> first_bytes = after.first_bytes_s;  // with those of earlier requests
+  if (first_bytes.size() > requests)
+    first_bytes.erase(first_bytes.begin(), first_bytes.end() - ptrdiff_t(requests));
+  link.first_byte_s = quantile(first_bytes, 0.5);
+  link.late_first_byte_s = quantile(std::move(first_bytes), 0.95);
   link.disk_share = ratio(on_disk, on_disk + bytes);
   const double whole = after.request_s - before.request_s;
   const double waiting = ratio(after.waiting_s - before.waiting_s, whole);
@@ -56,8 +61,8 @@ std::vector<std::string> link_advice(const LinkUse& link) {
                     "pack), and set data.shuffle=block",
                     link.large_requests));
   if (link.half_bytes >= kWorth)
-    lines.push_back(fmt::format(
-        "half the bytes: at most {:.1f}x. Pack with --max-side or --quality", link.half_bytes));
+    lines.push_back(fmt::format("half the bytes: about {:.1f}x. Pack with --max-side or --quality",
+                                link.half_bytes));
   lines.push_back(
       link.disk_share > 0
           ? fmt::format("a larger cache: no request for the other {:.0f} % of the bytes. Raise "

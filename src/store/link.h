@@ -12,9 +12,9 @@ struct LinkUse {
   double bytes_per_s = 0, requests_per_s = 0;
   double first_byte_s = 0, late_first_byte_s = 0;  // of recent requests: median, 95th percentile
   double disk_share = 0;                           // of the bytes read: from the cache on disk
-  // The largest speedups of reading that waits for the network, with as many requests at a time:
-  double large_requests = 1;  // of the same bytes in few requests, which wait for no first bytes
-  double half_bytes = 1;      // of as many requests for half the bytes
+  // Speedups of reading that waits for the network, with as many requests at a time:
+  double large_requests = 1;  // at most, of the same bytes in few requests without a first byte
+  double half_bytes = 1;      // of as many requests for half the bytes; more on a link that is full
 };
 
 // The use from one look at the counts until another, `seconds` later.
@@ -22,7 +22,7 @@ LinkUse link_use(const StoreCounts& before, const StoreCounts& after, double sec
 
 // "12.3 MB/s in 410 requests/s; first byte after 18 ms (95 %: within 55 ms); 37 % of ...".
 std::string link_text(const LinkUse& link);
-// What to try, with its largest speedup; a line each.
+// What to try, with its speedup; a line each.
 std::vector<std::string> link_advice(const LinkUse& link);
 
 }  // namespace saturate
