@@ -1,5 +1,6 @@
 // ResNet-18 (https://arxiv.org/abs/1512.03385) for signals: torchvision's layers and names, with
 // convolutions and pools along one dimension.
+#include <ATen/ops/conv1d.h>
 #include <ATen/ops/max_pool1d.h>
 #include <ATen/ops/nonzero.h>
 #include <ATen/ops/zeros.h>
@@ -21,6 +22,13 @@ namespace {
 torch::nn::Conv1d signal_conv(int64_t in, int64_t out, int64_t kernel, int64_t stride) {
   return torch::nn::Conv1d(
       torch::nn::Conv1dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
+}
+
+// Of one place the stride does not matter, and with it torch 2.11 to 2.15 leave parts of the
+// weight's bf16 gradient uninitialised on a CPU.
+at::Tensor convolved(torch::nn::Conv1d& conv, const at::Tensor& x) {
+  if (x.size(2) > 1) return conv(x);
+  return at::conv1d(x, conv->weight, {}, /*stride=*/1, /*padding=*/conv->weight.size(2) / 2);
 }
 
 // The places of signals of varying length that are not padding; undefined if all have one length.
@@ -51,7 +59,7 @@ class SignalShortcutImpl : public torch::nn::Module {
       : conv_(register_module("0", signal_conv(in, out, 1, stride))),
         norm_(register_module("1", BatchNorm2d(out))) {}
   at::Tensor forward(const at::Tensor& x, const Places& out) {
-    return normed(norm_, conv_(x), out);
+    return normed(norm_, convolved(conv_, x), out);
   }
 
  private:
@@ -72,7 +80,7 @@ class SignalBlockImpl : public torch::nn::Module {
   }
   // [N, in, L] to [N, out, L / stride], of which `out` are the places.
   at::Tensor forward(const at::Tensor& x, const Places& out) {
-    at::Tensor y = normed(bn2_, conv2_(normed(bn1_, conv1_(x), out).relu_()), out);
+    at::Tensor y = normed(bn2_, conv2_(normed(bn1_, convolved(conv1_, x), out).relu_()), out);
     y += downsample_ ? downsample_->forward(x, out) : x;
     return y.relu_();
   }
@@ -102,7 +110,7 @@ class ResNet1d : public Chain {
             find_places(mask);
             x = x.narrow(1, 0, channels_in) * mask;
           }
-          x = normed(bn1_, conv1_(x), places_[0]).relu_();
+          x = normed(bn1_, convolved(conv1_, x), places_[0]).relu_();
           // Not negative: padding of 0 changes no maximum. A window around padding may have places.
           x = at::max_pool1d(x, 3, /*stride=*/2, /*padding=*/1);
           return has_mask ? x * places_[1].mask.to(x.scalar_type()) : x;
