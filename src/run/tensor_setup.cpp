@@ -20,7 +20,7 @@ std::string described(const TensorField& field) {
       field.values > 0 && !field.shape.empty() ? fmt::format(" below {}", field.values) : "");
 }
 
-// Whether each class is named by its number, such as 7 or 07, so that a label is the target's value.
+// Whether each class is named by its number, such as 7 or 07: a label is then the value.
 bool are_numbers(const std::vector<std::string>& classes) {
   for (size_t i = 0; i < classes.size(); ++i)
     if (parsed_number<size_t>(classes[i]) != i) return false;
