@@ -22,8 +22,11 @@ class GpuTraining : public TrainingTest {
     overrides.insert(overrides.begin(), "precision.mode=fp32");
     const CommandResult result = train(name, overrides);
     EXPECT_EQ(result.exit_code, 0) << result.err;
+    printed = result.out;
     return losses(dir / name, "step");
   }
+
+  std::string printed;  // by the last run of step_losses()
 };
 
 TEST_F(GpuTraining, LossesEqualTheCpus) {
@@ -58,6 +61,8 @@ TEST_F(GpuTraining, VolumesOfTheKernelGiveTheLoadersLosses) {
     for (size_t s = 0; s < 5; ++s)
       EXPECT_NEAR(gpu[s], cpu[s], 2e-3) << "case " << i << ", step " << s;
   }
+  EXPECT_NE(printed.find(" of 6 steps replayed\n"), std::string::npos) << printed;
+  EXPECT_EQ(printed.find(" 0 of 6 steps"), std::string::npos) << printed;
 }
 
 // Atomic additions are in a different order in each run, so only the first steps are compared.

@@ -77,6 +77,20 @@ TEST_F(VolumeRun, TheLargestBatchIsFound) {
   EXPECT_GT(load_recipe(Env::posix(), dir_ / "run/recipe.toml").train.batch, 1);
 }
 
+TEST_F(VolumeRun, TheLargestBatchLeavesRoomForWholeVolumes) {
+  const auto found = [&](const std::string& setting) {
+    const Settings settings = {"data.source=synth-volume:count=400,size=48",
+                               "data.eval_source=",
+                               "augment.size=8",
+                               "train.batch=auto",
+                               "train.memory_gb=0.1",
+                               setting};
+    return Trainer(Env::posix(), recipe(settings), options("auto")).recipe().train.batch;
+  };
+  // Warped by the loader's threads, a batch in flight has crops of 8; by the stage, it has all.
+  EXPECT_GT(found("pipeline.augment=false"), 2 * found("pipeline.augment=true"));
+}
+
 TEST_F(VolumeRun, ContinuesAndDividesAmongThreads) {
   train("whole", {"train.epochs=2", "data.eval_source="});
   train("threads", {"train.epochs=2", "data.eval_source=", "data.threads=3"});

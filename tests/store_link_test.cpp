@@ -42,7 +42,7 @@ TEST(StoreLink, IsTheDifferenceOfTwoCounts) {
   EXPECT_DOUBLE_EQ(link.disk_share, 0.2);
   EXPECT_DOUBLE_EQ(link.first_byte_s, 0.020);
   EXPECT_DOUBLE_EQ(link.late_first_byte_s, 0.038);
-  // Of 10 s that requests took, 7.5 s had no byte yet, and half of the bytes take half of the rest.
+  // Requests took 10 s, 7.5 s of it without a byte; half of the bytes take half of the rest.
   EXPECT_DOUBLE_EQ(link.large_requests, 4);
   EXPECT_DOUBLE_EQ(link.half_bytes, 10 / 8.75);
   EXPECT_EQ(link_text(link),

@@ -111,18 +111,18 @@ VolumeFields::VolumeFields(std::span<const TensorField> fields, const LoaderOpti
     part.form->channels = 1;
     part.form->outside = outside_label(part.field.type);
   }
-  if (options.output == BatchOutput::kUnfinishedTensors && options.train) leave_work();
+  if (options.output == BatchOutput::kUnfinishedTensors && options.train) defer_transforms();
 }
 
 // A warp needs the whole volume; without one only the crop is handed on.
-void VolumeFields::leave_work() {
+void VolumeFields::defer_transforms() {
   for (Part& part : parts_) {
     if (!part.form) continue;
     if (warps_volumes(augment_)) {
-      part.left = part.form;
+      part.deferred = part.form;
     } else if (part.field.is_volume && changes_volumes(augment_)) {
-      part.left = part.form;
-      std::copy_n(part.form->out, 3, part.left->in);
+      part.deferred = part.form;
+      std::copy_n(part.form->out, 3, part.deferred->in);
     }
   }
 }
@@ -132,7 +132,7 @@ std::vector<BatchColumn> VolumeFields::batch_columns() const {
   const BatchColumn* sequence = nullptr;
   columns.reserve(parts_.size() + 1);
   for (const Part& part : parts_) {
-    BatchColumn& column = columns.emplace_back(BatchColumn{part.field, 0, part.left});
+    BatchColumn& column = columns.emplace_back(BatchColumn{part.field, 0, part.deferred});
     if (part.form) std::copy_n(part.form->out, 3, column.field.shape.begin());
     if (!part.field.is_sequence) continue;
     column.field.shape[0] = int64_t(padded_length(size_t(part.field.shape[0])));
@@ -161,7 +161,7 @@ VolumeEffects VolumeFields::write_volume(const Part& part, const std::byte* valu
   if (train && part.field.is_volume && needs_volume_range(augment_))
     range = volume_range(form.type, values, size_t(form.values_in()));
   VolumeEffects effects = train ? draw_volume(augment_, key, form, range) : eval_volume(form);
-  if (!part.left) {
+  if (!part.deferred) {
     apply_volume(form, effects, values, scratch_, out);
   } else if (warps_volumes(augment_)) {
     std::memcpy(out, values, part.field.bytes());
@@ -188,8 +188,8 @@ void VolumeFields::write(std::span<const std::byte> in, const SampleKey& key, bo
       std::memcpy(out, in.data() + part.offset, part.field.bytes());
       continue;
     }
-    const VolumeEffects left = write_volume(part, aligned(in, part), key, train, out);
-    if (part.left) std::memcpy(address(next++), &left, sizeof left);
+    const VolumeEffects rest = write_volume(part, aligned(in, part), key, train, out);
+    if (part.deferred) std::memcpy(address(next++), &rest, sizeof rest);
   }
   if (extent.padded == 0) return;
   std::byte* const mask = address(parts_.size());

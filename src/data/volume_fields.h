@@ -48,16 +48,17 @@ class VolumeFields {
  private:
   struct Part {
     TensorField field;
-    size_t offset;                   // in a sample
-    std::optional<VolumeForm> form;  // of a volume or its labels
-    std::optional<VolumeForm> left;  // what of it the batch's consumer does
+    size_t offset;                       // in a sample
+    std::optional<VolumeForm> form;      // of a volume or its labels
+    std::optional<VolumeForm> deferred;  // the transform that the batch's consumer applies
   };
-  // What remains to be done: see BatchColumn::form.
-  void leave_work();
+  // Sets Part::deferred.
+  void defer_transforms();
   // A pointer to a field's values, aligned to their type.
   const std::byte* aligned(std::span<const std::byte> in, const Part& part);
 
-  // Writes a volume or its labels, and returns the effects that are left.
+  // Writes a volume or its labels, and returns the effects to be applied by the consumer, if
+  // deferred.
   VolumeEffects write_volume(const Part& part, const std::byte* values, const SampleKey& key,
                              bool train, std::byte* out);
 

@@ -4,6 +4,15 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace saturate {
+namespace {
+
+#ifdef SATURATE_HAS_CUDA
+void* current_stream(const c10::Device& device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+}
+#endif
+
+}  // namespace
 
 bool has_finish_kernel() {
 #ifdef SATURATE_HAS_CUDA
@@ -15,10 +24,7 @@ bool has_finish_kernel() {
 
 void finish_batch(const FinishArguments& batch, [[maybe_unused]] const c10::Device& device) {
 #ifdef SATURATE_HAS_CUDA
-  if (device.is_cuda()) {
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    return finish_batch_cuda(batch, guard.getStream(device).native_handle());
-  }
+  if (device.is_cuda()) return finish_batch_cuda(batch, current_stream(device));
 #endif
   at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {
     const int64_t values = int64_t{batch.size.area()} * 3;
@@ -36,10 +42,7 @@ void finish_batch(const FinishArguments& batch, [[maybe_unused]] const c10::Devi
 
 void transform_volumes(const VolumeArguments& batch, [[maybe_unused]] const c10::Device& device) {
 #ifdef SATURATE_HAS_CUDA
-  if (device.is_cuda()) {
-    const c10::impl::VirtualGuardImpl guard(device.type());
-    return transform_volumes_cuda(batch, guard.getStream(device).native_handle());
-  }
+  if (device.is_cuda()) return transform_volumes_cuda(batch, current_stream(device));
 #endif
   const auto place = [&](int64_t values) { return values * int64_t(bytes_of(batch.form.type)); };
   at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {

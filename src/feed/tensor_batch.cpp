@@ -153,7 +153,7 @@ void set_columns(const std::vector<BatchColumn>& columns, int64_t count, const a
   std::vector<TensorField> fields;
   for (const BatchColumn& column : columns) fields.push_back(column.field);
   const bool has_voxels = labelled_volume(fields) != nullptr;
-  // Of sequences only these are inputs; the mask is the last.
+  // With sequences only they are inputs; the mask is the last.
   const bool varies = std::ranges::any_of(fields, is_input_sequence);
   std::vector<const TensorField*> inputs;
   std::vector<at::Tensor> values;
@@ -168,7 +168,7 @@ void set_columns(const std::vector<BatchColumn>& columns, int64_t count, const a
     inputs.push_back(&column.field);
     values.push_back(finished);
   }
-  if (inputs.size() == 1) {  // of sequences there are two
+  if (inputs.size() == 1) {  // no sequence, which has a mask beside it
     out.images = inputs[0]->is_volume ? as_channels(values[0], *inputs[0])
                                       : in_type(values[0], inputs[0]->type);
     return;

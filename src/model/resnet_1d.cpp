@@ -24,8 +24,8 @@ torch::nn::Conv1d signal_conv(int64_t in, int64_t out, int64_t kernel, int64_t s
       torch::nn::Conv1dOptions(in, out, kernel).stride(stride).padding(kernel / 2).bias(false));
 }
 
-// Of one place the stride does not matter, and with it torch 2.11 to 2.15 leave parts of the
-// weight's bf16 gradient uninitialised on a CPU.
+// conv(x). Where x has length 1 its stride has no effect, and is replaced by 1: with another stride
+// torch 2.11 to 2.15 leave parts of the weight's bf16 gradient uninitialised on a CPU.
 at::Tensor convolved(torch::nn::Conv1d& conv, const at::Tensor& x) {
   if (x.size(2) > 1) return conv(x);
   return at::conv1d(x, conv->weight, {}, /*stride=*/1, /*padding=*/conv->weight.size(2) / 2);
@@ -111,7 +111,8 @@ class ResNet1d : public Chain {
             x = x.narrow(1, 0, channels_in) * mask;
           }
           x = normed(bn1_, convolved(conv1_, x), places_[0]).relu_();
-          // Not negative: padding of 0 changes no maximum. A window around padding may have places.
+          // After relu, zeros in the padding change no maximum. Windows in the padding may see
+          // places.
           x = at::max_pool1d(x, 3, /*stride=*/2, /*padding=*/1);
           return has_mask ? x * places_[1].mask.to(x.scalar_type()) : x;
         },

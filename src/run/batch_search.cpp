@@ -39,15 +39,13 @@ bool has_graph(const Recipe& recipe, const at::Device& device) {
          why_no_graph(recipe, /*processes=*/1).empty();
 }
 
-using Fields = std::vector<TensorField>;
-
 // An upper bound for a batch on the device, as it was copied and as it is once finished.
-int64_t batch_bytes(const Recipe& recipe, const Fields& fields, int64_t images) {
-  if (!fields.empty()) {
+int64_t batch_bytes(const Recipe& recipe, const TensorSamples& tensors, int64_t images) {
+  if (!tensors.fields.empty()) {
     int64_t converted = 0;  // to float32 or int64
-    for (const TensorField& field : fields)
+    for (const TensorField& field : tensors.fields)
       converted += int64_t(sizeof(int64_t) * field.bytes() / bytes_of(field.type));
-    return images * (int64_t(bytes_of(fields)) + converted);
+    return images * (tensors.loaded + converted);
   }
   const int64_t area = recipe.augment.size.area(), values = 3 * area;
   const int64_t rows = recipe.augment.blur > 0 ? values * int64_t(sizeof(float)) : 0;
@@ -58,7 +56,7 @@ int64_t batch_bytes(const Recipe& recipe, const Fields& fields, int64_t images) 
 
 // Memory that a run holds beside a step and its batch: the batches of a pipeline, the inputs of a
 // graph, and bytes that are being finished.
-int64_t bytes_beside(const Recipe& recipe, const Fields& fields, const at::Device& device,
+int64_t bytes_beside(const Recipe& recipe, const TensorSamples& tensors, const at::Device& device,
                      int64_t images) {
   const int64_t streams = stream_count(recipe.pipeline);
   const BatchOutput output = train_loader_options(recipe).output;
@@ -67,16 +65,16 @@ int64_t bytes_beside(const Recipe& recipe, const Fields& fields, const at::Devic
   batches += int64_t{graph};
   batches += int64_t{output == BatchOutput::kPlaces || output == BatchOutput::kUnfinished};
   const int64_t workspaces = device.is_cuda() ? int64_t{graph} + recipe.pipeline.encoder : 0;
-  return batches * batch_bytes(recipe, fields, images) + workspaces * kWorkspaceBytes;
+  return batches * batch_bytes(recipe, tensors, images) + workspaces * kWorkspaceBytes;
 }
 
 // Trial steps on a separate model.
 class Rehearsal {
  public:
-  Rehearsal(Env& env, const Recipe& recipe, const Fields& fields, const at::Device& device)
+  Rehearsal(Env& env, const Recipe& recipe, const TensorSamples& tensors, const at::Device& device)
       : recipe_(recipe),
-        fields_(fields),
-        input_(model_input(env, recipe, fields)),
+        tensors_(tensors),
+        input_(model_input(env, recipe, tensors.fields)),
         device_(device),
         ledger_(env),
         parts_(make_training_parts(input_, recipe_, device)) {
@@ -107,7 +105,7 @@ class Rehearsal {
     // During a second micro-batch the first one's gradients are in memory. An encoder's stage has
     // the whole batch.
     const int64_t count = encode_ ? all : std::min(all, 2 * images);
-    std::vector<at::Tensor> beside = {hold(bytes_beside(recipe_, fields_, device_, all))};
+    std::vector<at::Tensor> beside = {hold(bytes_beside(recipe_, tensors_, device_, all))};
     DeviceBatch batch;
     batch.images = this->images(count, all);
     batch.labels = labels(count);
@@ -156,7 +154,7 @@ class Rehearsal {
   at::Tensor labels(int64_t count) const {
     std::vector<int64_t> shape = {count};
     const bool segments = recipe_.train.task == TaskKind::kSegment;
-    const TensorField* const target = target_of(fields_);
+    const TensorField* const target = target_of(tensors_.fields);
     if (target) {
       const auto end = target->shape.begin() + (segments ? 3 : ptrdiff_t(target->shape.size()));
       shape.insert(shape.end(), target->shape.begin(), end);
@@ -195,7 +193,7 @@ class Rehearsal {
   }
 
   Recipe recipe_;
-  const Fields& fields_;
+  const TensorSamples& tensors_;
   const ModelInput input_;
   at::Device device_;
   Ledger ledger_;
@@ -206,24 +204,28 @@ class Rehearsal {
   bool holds_graph_ = false;
 };
 
-int64_t buffer_bytes(const LoaderOptions& options, const Fields& fields, int64_t area) {
-  if (!fields.empty()) return int64_t(bytes_of(fields));
+// REQUIRES: images.
+int64_t buffer_bytes(const LoaderOptions& options, int64_t area) {
   if (options.output == BatchOutput::kPlaces) return 0;
   return area * int64_t(3 * bytes_of(options.pixel_type()) + (options.masks ? 1 : 0));
 }
 
 // Host memory of the batches that both loaders hold, if their size depends on the number of images
 // that are computed at once.
-int64_t loader_bytes(const Recipe& recipe, const Fields& fields, int64_t images, int64_t most) {
+int64_t loader_bytes(const Recipe& recipe, const TensorSamples& tensors, int64_t images,
+                     int64_t most) {
   const TrainOptions& train = recipe.train;
+  const bool has_images = tensors.fields.empty();
   const int64_t area = recipe.augment.size.area();
   const int64_t held = recipe.data.prefetch + 1;  // with the one that is computed
   int64_t bytes = 0;
   if (train.effective_batch == 0)
     bytes += std::min(held, (most + images - 1) / images) * images *
-             buffer_bytes(train_loader_options(recipe), fields, area);
+             (has_images ? buffer_bytes(train_loader_options(recipe), area) : tensors.loaded);
   if (!recipe.data.eval_source.empty() && train.eval_batch == 0)
-    bytes += held * images * buffer_bytes(eval_loader_options(recipe), fields, area);
+    bytes += held * images *
+             (has_images ? buffer_bytes(eval_loader_options(recipe), area)
+                         : int64_t(bytes_of(tensors.fields)));
   return bytes;
 }
 
@@ -328,19 +330,19 @@ bool fits_in_memory(const at::Device& device, const std::function<void()>& attem
 }
 
 int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& device, int64_t most,
-                         const std::vector<TensorField>& fields) {
+                         const TensorSamples& tensors) {
   const RandomStateScope random(device);
   TensorMemory& memory = tensor_memory(device);
   const int64_t all = memory.budget() > 0 ? memory.budget() : memory.capacity();
   std::optional<int64_t> found;
   bool single_refused = false;
   const auto search = [&] {
-    Rehearsal rehearsal(env, recipe, fields, device);
+    Rehearsal rehearsal(env, recipe, tensors, device);
     const bool limited = device.is_cpu() || memory.budget() > 0;  // a GPU has its own limit
     // train.memory_gb limits tensors alone.
     const bool shared = device.is_cpu() && memory.budget() == 0;
     found = largest_that_fits(most, [&](int64_t images) {
-      const int64_t held = loader_bytes(recipe, fields, images, most);
+      const int64_t held = loader_bytes(recipe, tensors, images, most);
       if (images > 1 && held > tensor_memory(at::kCPU).capacity()) return false;
       const int64_t left = all - rehearsal.saving_bytes() - (shared ? held : 0);
       if (limited && left <= 0) return false;
@@ -356,8 +358,8 @@ int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& devic
   };
   const bool model_fits = fits_in_memory(device, search);
   memory.release_cache();
-  if (single_refused) fail_single_sample(recipe, fields.empty(), most);
-  if (!model_fits || !found) fail_too_small(recipe, fields.empty(), all);
+  if (single_refused) fail_single_sample(recipe, tensors.fields.empty(), most);
+  if (!model_fits || !found) fail_too_small(recipe, tensors.fields.empty(), all);
   return *found;
 }
 

@@ -28,14 +28,20 @@ bool is_size_error(const c10::Error& error, bool smaller_fits = false);
 bool fits_in_memory(const at::Device& device, const std::function<void()>& attempt,
                     bool smaller_fits = false);
 
+// The samples of a run on tensors. Without fields, they are images.
+struct TensorSamples {
+  std::vector<TensorField> fields;  // batch_fields()
+  int64_t loaded = 0;               // bytes of one in a training batch, as the loader delivers it
+};
+
 // The most images, up to `most`, whose step fits in the memory of `device` in a run of `recipe`:
 // tried with a separate model and optimizer, on random images, in two micro-batches if
 // `train.batch=auto:IMAGES` needs more than one. Beside them it holds memory for a pipeline's
 // batches, and for a graph. On the CPU it leaves room for copies made by checkpoints and, without a
 // budget, for the loaders' batches; on any device these take at most half of the host's memory.
 // torch's random state is unchanged. REQUIRES: a recipe resolved except for train.batch. Fails with
-// kRun if not one image fits. `fields`: batch_fields().
+// kRun if not one image fits.
 int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& device, int64_t most,
-                         const std::vector<TensorField>& fields = {});
+                         const TensorSamples& tensors = {});
 
 }  // namespace saturate

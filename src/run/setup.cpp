@@ -11,6 +11,7 @@
 
 #include "base/printable.h"
 #include "base/thread_pool.h"
+#include "data/batch_memory.h"
 #include "data/read_sample.h"
 #include "feed/finish_batch.h"
 #include "reduce/binding.h"
@@ -89,21 +90,6 @@ at::Tensor room_for_evaluation(Env& env, const Recipe& recipe, const at::Device&
   return allocate_images(int64_t(evaluated->size()), recipe.augment.size, device, from.eval_source);
 }
 
-void find_batch(Env& env, Recipe& recipe, const Dataset& data, const at::Device& device,
-                const Dataset* evaluated) {
-  const at::Tensor room = room_for_evaluation(env, recipe, device, evaluated);
-  TrainOptions& train = recipe.train;
-  const int64_t most = train.effective_batch > 0 ? train.effective_batch
-                                                 : std::min<int64_t>(int64_t(data.size()), 1 << 20);
-  const SwitchesScope switches;
-  switches.set({.threads = train.threads});
-  int fit = int(find_micro_batch(env, recipe, device, most, batch_fields(data, recipe.augment)));
-  set_batch(train, fit);
-  while (fit > 2 && fewest_together(recipe, data.size(), {}) == 1) set_batch(train, --fit);
-  train.effective_batch = 0;  // it is train.batch now
-  if (train.eval_batch == 0) train.eval_batch = micro_batch_size(train);
-}
-
 LoaderOptions for_data(LoaderOptions options, const Dataset& data, const ResidentImages* resident) {
   if (resident) options.held = resident->samples();
   if (data.tensors().empty()) return options;
@@ -112,6 +98,25 @@ LoaderOptions for_data(LoaderOptions options, const Dataset& data, const Residen
   options.masks = false;
   options.type = PixelType::kFloat32;
   return options;
+}
+
+void find_batch(Env& env, Recipe& recipe, const Dataset& data, const at::Device& device,
+                const Dataset* evaluated) {
+  const at::Tensor room = room_for_evaluation(env, recipe, device, evaluated);
+  TrainOptions& train = recipe.train;
+  const int64_t most = train.effective_batch > 0 ? train.effective_batch
+                                                 : std::min<int64_t>(int64_t(data.size()), 1 << 20);
+  const SwitchesScope switches;
+  switches.set({.threads = train.threads});
+  TensorSamples tensors{batch_fields(data, recipe.augment)};
+  const LoaderOptions loading = for_data(train_loader_options(recipe), data, nullptr);
+  for (const SampleColumn& column : columns_of(data, loading, recipe.augment))
+    tensors.loaded += int64_t(column.size);
+  int fit = int(find_micro_batch(env, recipe, device, most, tensors));
+  set_batch(train, fit);
+  while (fit > 2 && fewest_together(recipe, data.size(), {}) == 1) set_batch(train, --fit);
+  train.effective_batch = 0;  // it is train.batch now
+  if (train.eval_batch == 0) train.eval_batch = micro_batch_size(train);
 }
 
 }  // namespace

@@ -82,7 +82,7 @@ class ExtentCache {
   void note(const std::string& folder, uint64_t number, uint64_t length, uint64_t next_use)
       NEEDS_LOCK(mutex_);
   void drop(uint64_t hash, uint64_t length) NEEDS_LOCK(mutex_);
-  // Of the plan for a range, which is removed.
+  // Removes the plan for a range, and returns its next use.
   uint64_t take_planned_use(uint64_t hash) NEEDS_LOCK(mutex_);
   bool make_room(uint64_t bytes, uint64_t next_use) TAKES_LOCK(mutex_);
   // Renames the last folder of old_, unless it is used again. Returns its new name, or "".

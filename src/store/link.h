@@ -1,4 +1,4 @@
-// The way to a store, as its requests show it: how fast it is, and what would make reading faster.
+// The network link to a store, measured by its requests, and what would make reading faster.
 #pragma once
 
 #include <string>
@@ -20,9 +20,9 @@ struct LinkUse {
 // The use from one look at the counts until another, `seconds` later.
 LinkUse link_use(const StoreCounts& before, const StoreCounts& after, double seconds);
 
-// "12.3 MB/s in 410 requests/s; first byte after 18 ms (95 %: within 55 ms); 37 % of ...".
+// "12.3 MB/s in 410 requests/s; first byte after 18.0 ms (median), 55.0 ms (95th percentile); ...".
 std::string link_text(const LinkUse& link);
-// What to try, with its speedup; a line each.
+// Changes to try, with their speedups; a line each.
 std::vector<std::string> link_advice(const LinkUse& link);
 
 }  // namespace saturate

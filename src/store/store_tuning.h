@@ -28,7 +28,7 @@ struct StoreCounts {
   uint64_t disk_hits = 0;     // reads served by the cache on disk
   uint64_t disk_bytes = 0;    // of those reads
   uint64_t disk_damaged = 0;  // entries of it that were damaged
-  // Of requests that succeeded, seconds: sums, from sending one until its end and until its first
+  // Sums over requests that succeeded, seconds: from sending one until its end, and until its first
   // byte; and the latter of the last requests.
   double request_s = 0, waiting_s = 0;
   std::vector<double> first_bytes_s = {};
