@@ -1,11 +1,12 @@
-// A GPU's work on a batch before its step: copies from the host, and the kernel that ends
-// augmentation, compared with a plain copy of as many bytes. Without a GPU: the kernel's CPU
+// A GPU's work on a batch before its step: copies from the host, and the kernels that augment
+// images and volumes, compared with a plain copy of as many bytes. Without a GPU: the kernel's CPU
 // version on one thread.
 //   saturate_gpu_bench [SECONDS of each measurement]
 // Prints the JSON of `saturate bench`.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/zeros.h>
 
@@ -176,6 +177,40 @@ void bench_finish(Bench& bench, const at::Device& device, const FinishCase& what
   bench.add_to_last("share_reached", rate / copies);
 }
 
+// Volumes of 80^3 voxels, cropped to 64^3 in one resampling, beside a copy of as many bytes.
+void bench_volumes(Bench& bench, const at::Device& device, int64_t count,
+                   const std::string& where) {
+  saturate::AugmentOptions options;
+  options.crop = saturate::CropKind::kRandom;
+  options.size = 64;
+  options.rotate = 30;
+  options.zoom = options.brightness = 0.2;
+  saturate::VolumeForm form{{80, 80, 80}, {}};
+  saturate::set_volume_size(options, form.in, form.out);
+  std::vector<saturate::VolumeEffects> drawn;
+  for (int64_t i = 0; i < count; ++i)
+    drawn.push_back(saturate::draw_volume(options, {1, 0, uint64_t(i)}, form, {0, 1, 0.5}));
+  const auto floats = at::TensorOptions(at::kFloat).device(device);
+  const at::Tensor in = at::rand({count, form.values_in()}, floats);
+  const at::Tensor out = at::empty({count, form.values_out()}, floats);
+  const at::Tensor effects = bytes_on(device, drawn);
+  const saturate::VolumeArguments batch{form, in.const_data_ptr(),
+                                        values_of<saturate::VolumeEffects>(effects),
+                                        out.mutable_data_ptr(), count};
+  const at::Tensor from = at::empty({(in.numel() + out.numel()) / 2}, floats);
+  const at::Tensor to = at::empty_like(from);
+  const std::string name = "rotate, zoom and crop volumes " + where;
+  const double copies = bench.add(name + ": a copy of as many bytes", "volumes/s", double(count),
+                                  [&] { to.copy_(from); });
+  const double rate = bench.add(name, "volumes/s", double(count), [&] {
+#ifdef SATURATE_HAS_CUDA
+    if (device.is_cuda()) return saturate::transform_volumes_cuda(batch, /*stream=*/nullptr);
+#endif
+    saturate::transform_volumes_cpu(batch);
+  });
+  bench.add_to_last("share_reached", rate / copies);
+}
+
 // With a GPU: a batch that fills it, and one that fills it only if several blocks share an image.
 std::vector<FinishCase> finish_cases(bool has_gpu, const std::string& where) {
   const int64_t count = has_gpu ? 256 : 4;
@@ -215,6 +250,7 @@ int main(int argc, char** argv) {
   Bench bench(device, seconds);
   if (has_gpu) bench_copies(bench, device);
   for (const FinishCase& what : finish_cases(has_gpu, where)) bench_finish(bench, device, what);
+  bench_volumes(bench, device, has_gpu ? 16 : 1, where);
   const nlohmann::json result = {{"bench", "gpu"},
                                  {"host", nlohmann::json::parse(saturate::host_json())},
                                  {"commit", saturate::build_commit()},

@@ -1,9 +1,11 @@
 """The jobs of a check in their order, each peer directly after its counterpart."""
 
+import array
 import functools
 import json
 import lzma
 import pathlib
+import random
 import re
 import shutil
 import tempfile
@@ -20,6 +22,8 @@ STEPS = [
     ("resnet9 32", "resnet9", 32, 512),
 ]
 WITHOUT_PEER = ["resnet9"]  # torchvision has none
+GPT = ("gpt2", 1024, 8)  # model, tokens in a sequence, batch
+GPT_TOKENS = 1 << 19
 PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
 GRAPH_PRECISIONS = ["bf16", "fp16"]
 # Settings whose speedup only a GPU can show.
@@ -88,14 +92,20 @@ class Jobs:
         for name, model, side, batch in STEPS:
             peer = model not in WITHOUT_PEER
             for precision in PRECISIONS:
-                yield self._job("steps", f"train {name} {precision}", self.step, name, model, side, batch, precision,
+                yield self._job("steps", f"train {name} {precision}", self.step, model, side, batch, precision,
                                 compared=peer)
                 if peer:
                     yield self._job("peers", f"Python {name} {precision}", self.peer_step, name, model, side, batch,
                                     precision)
             for precision in GRAPH_PRECISIONS:
-                yield self._job("graphs", f"train {name}, one graph, {precision}", self.step,
-                                f"{name}, one graph,", model, side, batch, precision, graph=True)
+                yield self._job("graphs", f"train {name}, one graph, {precision}", self.step, model, side, batch,
+                                precision, graph=True)
+        for graph in (False, True):
+            yield self._job("graphs" if graph else "steps", f"train gpt2{', one graph,' * graph} bf16", self.gpt_step,
+                            graph, compared=not graph)
+            if not graph:
+                for how in ("", "compile "):
+                    yield self._job("peers", f"Python {how}gpt2 bf16", self.peer_gpt, how.strip() or "eager")
         for title, over, settings in SWEEPS:
             yield self._job("sweeps", title, self.sweep, over, settings)
         for ladder in LADDERS:
@@ -128,16 +138,32 @@ class Jobs:
         for row in json.loads(said)["rows"] if said else []:
             self.check.results.add_row(row)
 
-    def step(self, job, name, model, side, batch, precision, graph=False):
+    def step(self, job, model, side, batch, precision, graph=False):
         """Images/s of each record of a short run on held images, like the peer's, without the warm-up; phases of the
         last record. `graph`: each step as one CUDA graph; a step that cannot be captured is a failure."""
         settings = [f"data.source=synth:size={side},count={batch * 4}", "data.eval_source=", f"augment.size={side}",
                     "augment.crop=none", f"train.batch={batch}", "train.epochs=15", f"model.name={model}",
                     f"precision.mode={precision}", "schedule.warmup_epochs=0", "checkpoint.every=0", "watch.every=10",
                     "data.cache=device"]
+        self._step(job, "imagenet-sample", settings, graph, "images/s")
+
+    def gpt_step(self, job, graph):
+        """As step(), in tokens/s: GPT-2 with random tokens from a file."""
+        model, context, batch = GPT
+        with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
+            tokens = array.array("H", random.Random(1).choices(range(50257), k=GPT_TOKENS))
+            pathlib.Path(f"{folder}/tokens.bin").write_bytes(tokens.tobytes())
+            settings = [f"data.source=tokens:{folder}/tokens.bin,context={context},vocabulary=50257",
+                        "data.eval_source=", f"train.batch={batch}", "train.epochs=2", f"model.name={model}",
+                        "optimizer.lr=0.0001", "schedule.warmup_epochs=0", "precision.mode=bf16",
+                        "checkpoint.every=0", "watch.every=10"]
+            self._step(job, "gpt-tiny", settings, graph, "tokens/s", context)
+
+    def _step(self, job, recipe, settings, graph, unit, scale=1):
+        """`scale`: units in a sample."""
         if graph:
             settings += ["train.graph=auto", "pipeline.copy=true"]
-        said, records = self._train(job, "imagenet-sample", settings)
+        said, records = self._train(job, recipe, settings)
         if said is None:
             return
         line = graph_line(said)
@@ -145,9 +171,9 @@ class Jobs:
             self.check.failed(job, f"train.graph: {line}")
         steps = [record for record in records if record["kind"] == "step"][2:]
         end = [record for record in records if record["kind"] == "end"][-1]
-        self.check.results.row(f"saturate train {name} {precision}", "images/s",
-                               [record["images_per_s"] for record in steps], graph=line,
-                               phases=steps[-1]["phases"] if steps else None, device_phases=end.get("device_phases"))
+        self.check.results.row(f"saturate {job}", unit, [scale * record["images_per_s"] for record in steps],
+                               graph=line, phases=steps[-1]["phases"] if steps else None,
+                               device_phases=end.get("device_phases"))
         if complaint := wrong_device_phases(end):
             self.check.failed(job, complaint)
 
@@ -213,12 +239,18 @@ class Jobs:
     def peer_augmentation(self, job):
         said = self._peer(job, "gpu_augment.py")
         for name, rates in json.loads(said).items() if said else []:
-            self.check.results.row(f"torchvision v2 on the GPU: {name}", "images/s", rates)
+            kind = "torch" if name == "volumes" else "torchvision v2"
+            self.check.results.row(f"{kind} on the GPU: {name}", "volumes/s" if name == "volumes" else "images/s", rates)
 
     def peer_step(self, job, name, model, side, batch, precision):
         said = self._peer(job, "gpu_step.py", model, side, batch, precision)
         if said:
             self.check.results.row(f"Python eager {name} {precision}", "images/s", json.loads(said))
+
+    def peer_gpt(self, job, how):
+        said = self._peer(job, "gpu_step.py", *GPT, "bf16", how)
+        if said:
+            self.check.results.row(f"Python {how} gpt2 bf16", "tokens/s", json.loads(said))
 
     def peer_ladder(self, job, ladder):
         self._rungs(job, [self.python, self.root / "tools/peers/ladder.py", self.root / f"ladders/{ladder}.toml",
