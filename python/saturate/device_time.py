@@ -59,7 +59,8 @@ class DeviceTime:
 
     def read(self) -> None:
         """Adds what the GPU has passed. Does not wait for it."""
-        while len(self._placed) > 1 and self._placed[1][0].query():
+        # Both events: those of different streams may be passed in another order.
+        while self._is_usable() and len(self._placed) > 1 and all(self._placed[i][0].query() for i in (0, 1)):
             event, phase = self._placed.popleft()
             if phase is not None:
                 self.spent[phase] += round(event.elapsed_time(self._placed[0][0]) * 1e6)

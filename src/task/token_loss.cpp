@@ -28,11 +28,11 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Elements of which probabilities are computed at once.
-constexpr int64_t kAtOnce = 1 << 22;
-
+// Probabilities are computed for this many elements at once: on a CPU few enough for its cache, on
+// a GPU enough to fill it and to make launches cheap.
 int64_t rows_at_once(const at::Tensor& rows) {
-  return std::max<int64_t>(1, kAtOnce / std::max<int64_t>(1, rows.size(1)));
+  const int64_t at_once = rows.is_cuda() ? 1 << 26 : 1 << 22;
+  return std::max<int64_t>(1, at_once / std::max<int64_t>(1, rows.size(1)));
 }
 
 // Calls part(begin, count) for all rows.
