@@ -94,7 +94,7 @@ TEST_F(GpuTraining, AGraphGivesTheEagerLosses) {
       {"train.device=cuda", "model.name=mobilenet_v2", "model.width=0.25", "precision.mode=fp16",
        "optimizer.lr=0.003"}};
   for (size_t i = 0; i < cases.size(); ++i) {
-    std::vector<std::string> settings = {"precision.mode=fp32"};
+    std::vector<std::string> settings = {"precision.mode=fp32", kSameAlgorithms};
     settings.insert(settings.end(), cases[i].begin(), cases[i].end());
     const auto plain = step_losses("plain" + std::to_string(i), settings);
     settings.push_back("train.graph=auto");
