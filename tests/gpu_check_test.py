@@ -226,30 +226,31 @@ class Call(InFolder):
         return log.read_text().splitlines() if log.exists() else []
 
     def test_that_is_cut_off_keeps_its_rows_and_is_resumed(self):
-        (self.folder / "build/hold").write_text("bf16")
+        (self.folder / "build/hold").write_text("fp16")
         process = self.start("--only", "steps")
-        while process.poll() is None and len(self.calls()) < 3:
+        while process.poll() is None and len(self.calls()) < 5:
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(60), 143)
         process.stdout.close()
-        self.assertEqual(self.names(), [f"saturate train resnet18 224 {mode}" for mode in ("fp32", "tf32")])
+        self.assertEqual(self.names(), [f"saturate train {net} bf16" for net in ("resnet18 224", "resnet50 224",
+                                                                                 "resnet9 32", "gpt2")])
         self.assertEqual(json.loads(self.out.read_text())["skipped"],
-                         {"train resnet18 224 bf16": "stopped by a signal"})
+                         {"train resnet18 224 fp16": "stopped by a signal"})
         (self.folder / "build/hold").unlink()
         self.assertEqual(self.call("--only", "steps", "--resume")[0], 1)
         self.assertEqual(len(self.names()), 13)
         self.assertEqual(json.loads(self.out.read_text())["skipped"], {})
         failures = json.loads(self.out.read_text())["failures"]  # the GPU's own times of one network are invalid
-        self.assertEqual(list(failures), [f"train resnet50 224 {mode}" for mode in ("fp32", "tf32", "bf16", "fp16")])
-        self.assertEqual(len(self.calls()), 13 + 1)
+        self.assertEqual(list(failures), [f"train resnet50 224 {mode}" for mode in ("bf16", "fp16", "tf32", "fp32")])
+        self.assertEqual(len(self.calls()), 13 + 2)  # again: one that was stopped, one that failed
 
     def test_measures_peers_after_their_counterparts_and_continues_after_a_failure(self):
         code, said = self.call("--only", "steps,peers")
         self.assertEqual(code, 1, said)
-        self.assertEqual(self.names()[:5], ["saturate train resnet18 224 fp32", "Python eager resnet18 224 fp32",
-                                            "saturate train resnet18 224 tf32", "Python eager resnet18 224 tf32",
-                                            "saturate train resnet18 224 bf16"])
+        self.assertEqual(self.names()[:5], ["saturate train resnet18 224 bf16", "Python eager resnet18 224 bf16",
+                                            "saturate train resnet50 224 bf16", "Python eager resnet50 224 bf16",
+                                            "saturate train resnet9 32 bf16"])
         content = json.loads(self.out.read_text())
         self.assertIn("Python resnet18 224 fp16", content["failures"])
         self.assertIn("train resnet9 32 fp16", content["done"])
