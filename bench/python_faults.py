@@ -113,7 +113,7 @@ def run(command, script, log):
 
 
 def diagnosed(script, arguments, seconds):
-    """What diagnose says, or a line that says why it says nothing."""
+    """The diagnosis, or a line that says why there is none; and the seconds that it took."""
     answer = script.parent / "diagnosis.json"
     answer.unlink(missing_ok=True)
     begin = time.monotonic()

@@ -80,7 +80,7 @@ TOOLS = {"without": plain, "saturate.watch": watched, "torch.profiler": profiled
 
 
 def block_seconds(tool, width, count, clock):
-    """Of `count` steps after two."""
+    """Seconds of `count` steps, after two that are not measured."""
     model, step = training(width)
     trace = None
     if tool == "TraceML":

@@ -10,13 +10,13 @@
 #include <cstdlib>
 #include <exception>
 #include <iterator>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <thread>
 #include <utility>
 
+#include "base/mutex.h"
 #include "gains.h"
 #include "loader_setup.h"
 #include "python_values.h"
@@ -48,7 +48,7 @@ class PyLoader {
   // Ends the threads, which may need Python's lock to finish.
   void close() {
     const nb::gil_scoped_release others_run;
-    const std::lock_guard one_consumer(consuming_);
+    const MutexLock one_consumer(consuming_);
     held_.reset();
     // Python's collector may have freed this on one of the threads to wait for.
     if (loader_ && is_reading_own())
@@ -61,7 +61,7 @@ class PyLoader {
   // Returns the number of this pass, which next() takes.
   uint64_t start_epoch(uint32_t epoch, size_t first_batch) {
     const nb::gil_scoped_release others_run;
-    const std::lock_guard one_consumer(consuming_);
+    const MutexLock one_consumer(consuming_);
     held_.reset();
     ++pass_;  // also if this fails, so that the one before does not continue
     opened_loader().start_epoch(epoch, first_batch);
@@ -79,8 +79,8 @@ class PyLoader {
       fetch(pass, looks);
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       // Never blocks on another waiting thread, since this thread holds Python's lock.
-      const std::unique_lock one_consumer(consuming_, std::try_to_lock);
-      if (!one_consumer) continue;
+      if (!consuming_.try_lock()) continue;
+      const MutexLock one_consumer(consuming_, std::adopt_lock);
       check_current(pass);
       taken.swap(held_);
     }
@@ -95,15 +95,17 @@ class PyLoader {
                                              batch.place, mixes_ ? nb::none() : mix_of(batch.mix));
     batch.pixels.reset();
     batch.masks.reset();
-    const std::unique_lock one_consumer(consuming_, std::try_to_lock);
-    if (one_consumer) spare_ = std::move(batch);
+    if (!consuming_.try_lock()) return result;
+    const MutexLock one_consumer(consuming_, std::adopt_lock);
+    spare_ = std::move(batch);
     return result;
   }
 
   // Whether next() would not wait.
   bool ready() {
-    const std::unique_lock one_consumer(consuming_, std::try_to_lock);
-    return one_consumer && (held_ || (loader_ && loader_->ready() > 0));
+    if (!consuming_.try_lock()) return false;
+    const MutexLock one_consumer(consuming_, std::adopt_lock);
+    return held_ || (loader_ && loader_->ready() > 0);
   }
 
   size_t batches() const { return batches_; }
@@ -149,18 +151,17 @@ class PyLoader {
   template <class Value>
   Value of_loader(Value (Loader::*read)() const) const {
     const nb::gil_scoped_release others_run;
-    const std::lock_guard one_consumer(consuming_);
+    const MutexLock one_consumer(consuming_);
     return loader_ ? (loader_.get()->*read)() : Value();
   }
 
-  // REQUIRES: consuming_ is held.
-  Loader& opened_loader() {
+  Loader& opened_loader() NEEDS_LOCK(consuming_) {
     if (!loader_) fail(ErrorKind::kUsage, "it is closed", "loader", "Make a new saturate.Loader");
     return *loader_;
   }
 
-  // While a pass waits, another thread may start the next. REQUIRES: consuming_ is held.
-  void check_current(uint64_t pass) const {
+  // While a pass waits, another thread may start the next.
+  void check_current(uint64_t pass) const NEEDS_LOCK(consuming_) {
     if (pass != pass_)
       fail(ErrorKind::kUsage, "this iteration was ended by a newer one over the same loader",
            "loader", "Make a separate saturate.Loader for each of two concurrent iterations");
@@ -170,7 +171,7 @@ class PyLoader {
   // limit.
   void fetch(uint64_t pass, int looks) {
     const nb::gil_scoped_release others_run;
-    const std::lock_guard one_consumer(consuming_);
+    const MutexLock one_consumer(consuming_);
     Loader& loader = opened_loader();
     check_current(pass);
     if (held_) return;
@@ -294,12 +295,12 @@ class PyLoader {
   const bool mixable_;                           // whether labels are pairs
   const std::shared_ptr<LabelVectors> vectors_;  // null: a sample has one label, or a mask
   const std::shared_ptr<Dataset> data_;
-  mutable std::mutex consuming_;    // the loader has one consumer at a time
-  std::unique_ptr<Loader> loader_;  // null once closed; guarded by consuming_
+  mutable Mutex consuming_;                                // the loader has one consumer at a time
+  std::unique_ptr<Loader> loader_ GUARDED_BY(consuming_);  // null once closed
   const size_t batches_;
-  uint64_t pass_ = 0;          // guarded by consuming_
-  std::optional<Taken> held_;  // taken from the loader, not returned yet; guarded by consuming_
-  Batch spare_;                // one that was returned, for its samples' memory; guarded likewise
+  uint64_t pass_ GUARDED_BY(consuming_) = 0;
+  std::optional<Taken> held_ GUARDED_BY(consuming_);  // taken from the loader, not returned yet
+  Batch spare_ GUARDED_BY(consuming_);  // one that was returned, for its samples' memory
 };
 
 // The Error as an exception of Python, with the one that caused it, if any.

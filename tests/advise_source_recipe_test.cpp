@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <vector>
 
 #include "advise/source_recipe.h"
 #include "saturate/data/recipe.h"
@@ -134,6 +135,21 @@ TEST(SourceRecipe, TokensGetALanguageModel) {
   EXPECT_EQ(recipe.model.name, "gpt_tiny");
   EXPECT_EQ(recipe.data.eval_source, "split:held,1/5,synth-text:count=200");
   EXPECT_EQ(made_for("synth-table:count=200").model.name, "mlp");
+}
+
+TEST(SourceRecipe, SignalsOfVaryingLengthGetANetworkThatTakesThem) {
+  const TempDir dir;
+  testing::ZipText zip(/*deflated=*/false);
+  std::vector<int64_t> lengths, classes;
+  for (int64_t i = 0; i < 200; ++i) {
+    lengths.push_back(1 + i % 9);
+    classes.push_back(i % 2);
+  }
+  zip.add("x.npy", testing::npy("<f4", "200, 9, 2", testing::raw(std::vector<float>(3600, 1))));
+  zip.add("n.npy", testing::npy("<i8", "200,", testing::raw(lengths)));
+  zip.add("y.npy", testing::npy("<i8", "200,", testing::raw(classes)));
+  testing::write_file(dir / "signals.npz", zip.text());
+  EXPECT_EQ(made_for("npz:" + (dir / "signals.npz") + ",lengths=n").model.name, "resnet18_1d");
 }
 
 TEST(SourceRecipe, SourcesThatCannotBeTrainedOnAreNamed) {

@@ -190,7 +190,7 @@ TEST(WhatIfs, RequestedOnesHaveTheCauseOfTheirKey) {
   const auto asked = asked_what_ifs(
       plain_recipe({}),
       {"train.compiled=a.pt2", "data.threads=3", "model.width=2", "debug.off=set_to_none",
-       "debug.off=keep_memory", "debug.off=cudnn_benchmark", "debug.off=create_on_device",
+       "debug.off=keep_memory", "debug.off=cudnn_heuristics", "debug.off=create_on_device",
        "watch.every=50", "watch.csv=false", "pipeline.copy=true", "pipeline.augment=true"});
   ASSERT_EQ(asked.size(), 11u);
   EXPECT_EQ(asked[0].cause, Cause::kLaunchOverhead);

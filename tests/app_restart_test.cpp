@@ -158,15 +158,15 @@ TEST_F(Restarts, AutoNeedsARecipeToStart) {
 
 // Two processes started by a launcher, then again after one of them is killed: a shell is their
 // parent, in place of torchrun, mpirun or srun. $1: the attempt.
-struct Starter {
+struct Launcher {
   const char *name, *variables, *arguments;
 };
 
-void PrintTo(const Starter& starter, std::ostream* out) {
-  *out << starter.name;
+void PrintTo(const Launcher& launcher, std::ostream* out) {
+  *out << launcher.name;
 }
 
-class RestartedByLauncher : public Restarts, public ::testing::WithParamInterface<Starter> {};
+class RestartedByLauncher : public Restarts, public ::testing::WithParamInterface<Launcher> {};
 
 TEST_P(RestartedByLauncher, ResumesInTheSameFolder) {
   const int found = listen_at("127.0.0.1", 0);
@@ -174,7 +174,7 @@ TEST_P(RestartedByLauncher, ResumesInTheSameFolder) {
   close(found);
   const std::string saved = "runs/small-1/checkpoints/step-00000010.safetensors";
   write_file(
-      dir / "starter.sh",
+      dir / "launcher.sh",
       fmt::format("start() {{ MASTER_ADDR=127.0.0.1 MASTER_PORT={} {} '{}' train '{}' {} "
                   "--set train.epochs=50 --set model.name=mlp & }}\n"
                   "start 0 0; first=$!; start 0 1; second=$!\n"
@@ -183,13 +183,13 @@ TEST_P(RestartedByLauncher, ResumesInTheSameFolder) {
                   "start 1 0; first=$!; start 1 1; second=$!\n"
                   "wait $second; wait $first\n",
                   port, GetParam().variables, kCommand, recipe, GetParam().arguments, saved));
-  const std::string command = "cd '" + dir.path() + "' && sh starter.sh >log 2>&1 </dev/null";
+  const std::string command = "cd '" + dir.path() + "' && sh launcher.sh >log 2>&1 </dev/null";
   EXPECT_EQ(std::system(command.c_str()), 0) << read_text(dir / "log");
   EXPECT_EQ(run_folders(), std::vector<std::string>{"small-1"}) << read_text(dir / "log");
   expect_steps(dir / "runs/small-1", 500);
 }
 
-constexpr Starter kStarters[] = {
+constexpr Launcher kLaunchers[] = {
     {"Torchrun",
      "TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=$1 RANK=$2 WORLD_SIZE=2 LOCAL_RANK=$2 "
      "LOCAL_WORLD_SIZE=2",
@@ -203,7 +203,7 @@ constexpr Starter kStarters[] = {
      "SLURM_RESTART_COUNT=$1",
      "--resume auto"},
 };
-INSTANTIATE_TEST_SUITE_P(Starters, RestartedByLauncher, ::testing::ValuesIn(kStarters),
+INSTANTIATE_TEST_SUITE_P(Launchers, RestartedByLauncher, ::testing::ValuesIn(kLaunchers),
                          [](const auto& of) { return of.param.name; });
 
 // torchrun restarts after usage errors too: such a restart must resume only its own folder.
@@ -220,13 +220,13 @@ TEST_F(Restarts, ATorchrunRestartResumesNoOtherRun) {
 
 // One process, without a group.
 TEST_F(Restarts, TorchrunRestartsOneProcessInItsFolder) {
-  write_file(dir / "starter.sh",
+  write_file(dir / "launcher.sh",
              fmt::format("start() {{ RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 "
                          "MASTER_PORT=1 TORCHELASTIC_RUN_ID=none TORCHELASTIC_RESTART_COUNT=$1 "
                          "'{}' train '{}' --set train.epochs=$2; }}\n"
                          "start 0 1; start 1 2\n",
                          kCommand, recipe));
-  const std::string command = "cd '" + dir.path() + "' && sh starter.sh >log 2>&1 </dev/null";
+  const std::string command = "cd '" + dir.path() + "' && sh launcher.sh >log 2>&1 </dev/null";
   EXPECT_EQ(std::system(command.c_str()), 0) << read_text(dir / "log");
   EXPECT_EQ(run_folders(), std::vector<std::string>{"small-1"});
   expect_steps(dir / "runs/small-1", 20);

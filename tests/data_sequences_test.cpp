@@ -268,9 +268,9 @@ TEST(Sequences, ErrorsNameTheArray) {
   expect(written("\1\3", "mask") + ",sequence=x", ErrorKind::kUsage, "a field named mask");
   for (const char bad : {'\0', '\4', '\xff'})
     expect(written(std::string("\1") + bad) + ",fields=x+n", ErrorKind::kData,
-           "gives sample 1 the length " + std::to_string(int(bad)));
+           "sample 1 has the length " + std::to_string(int(bad)));
   expect(written(raw(std::vector<uint64_t>{1, uint64_t{1} << 63}), "z", "<u8") + ",fields=x+n",
-         ErrorKind::kData, "gives sample 1 the length 2^63 or more,");
+         ErrorKind::kData, "sample 1 has the length 2^63 or more,");
 }
 
 TEST(Sequences, HostileShardsAreRefused) {

@@ -14,8 +14,7 @@ class GpuRuns : public TrainingTest {
   void SetUp() override { SATURATE_NEEDS_GPU(); }
   // A run in fp32 with algorithms that do not change; it must succeed.
   CommandResult run(const std::string& name, std::vector<std::string> overrides) {
-    overrides.insert(overrides.begin(),
-                     {"train.device=cuda", "precision.mode=fp32", kSameAlgorithms});
+    overrides.insert(overrides.begin(), {"train.device=cuda", "precision.mode=fp32"});
     const CommandResult result = train(name, overrides);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return result;
@@ -112,8 +111,7 @@ TEST_F(GpuRuns, AResumedRunFollowsAWholeOne) {
   run("parted", {"model.name=mlp", schedule, "train.epochs=1"});
   const CommandResult resumed = run_saturate(
       "train " + recipe + " --out " + (dir / "parted") + " --resume " + (dir / "parted") +
-      " --set train.device=cuda --set precision.mode=fp32 --set model.name=mlp --set " + schedule +
-      " --set '" + kSameAlgorithms + "'");
+      " --set train.device=cuda --set precision.mode=fp32 --set model.name=mlp --set " + schedule);
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   expect_near_losses("parted", "whole", 20);
 }

@@ -13,9 +13,6 @@ inline bool has_gpu() {
   return gpu_count() > 0;
 }
 
-// For runs whose losses are compared: cuDNN's benchmark may choose another algorithm in each.
-constexpr const char* kSameAlgorithms = "debug.off=[\"cudnn_benchmark\"]";
-
 }  // namespace saturate::testing
 
 #define SATURATE_NEEDS_GPU() \

@@ -90,9 +90,8 @@ TEST_F(GpuTwinRuns, AnEvaluationThroughAPipelineGivesTheSerialMetrics) {
   std::vector<std::vector<double>> found;
   for (const char* copy : {"false", "true"}) {
     const std::string name = std::string("copy_") + copy;
-    const CommandResult result =
-        train(name, {"train.device=cuda", "precision.mode=fp32", kSameAlgorithms,
-                     std::string("pipeline.copy=") + copy});
+    const CommandResult result = train(
+        name, {"train.device=cuda", "precision.mode=fp32", std::string("pipeline.copy=") + copy});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     found.push_back(losses(dir / name, "eval"));
   }

@@ -4,6 +4,7 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
@@ -14,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/export_model.h"
+#include "model/factories.h"
 #include "saturate/data/error.h"
 #include "saturate/safetensors.h"
 #include "saturate/weights.h"
@@ -71,6 +73,24 @@ TEST(Gpt, LogitsEqualHuggingFaces) {
     const double scale = expected.abs().max().item<double>();
     EXPECT_GT(scale, 1);
     EXPECT_LT((found - expected).abs().max().item<double>(), 1e-5 * scale);
+  }
+}
+
+// As a GPU computes the logits.
+TEST(Gpt, APaddedProductHasThePlainOnesValuesAndGradients) {
+  const at::Tensor values = testing::symmetric("x", {2, 3, 5}, 1).to(at::kDouble);
+  for (const int64_t outputs : {13, 16}) {
+    const at::Tensor weights = testing::symmetric("w", {outputs, 5}, 1).to(at::kDouble);
+    std::vector<at::Tensor> found, expected;
+    for (const bool padded : {true, false}) {
+      const at::Tensor x = values.clone().requires_grad_();
+      const at::Tensor w = weights.clone().requires_grad_();
+      const at::Tensor y = padded ? padded_linear(x, w, 8) : at::linear(x, w);
+      EXPECT_EQ(y.size(2), outputs);
+      y.pow(3).sum().backward();
+      (padded ? found : expected) = {y, x.grad(), w.grad()};
+    }
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::allclose(found[i], expected[i])) << i;
   }
 }
 

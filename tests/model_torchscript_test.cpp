@@ -99,9 +99,9 @@ std::string refusal(const std::string& path, int classes = 10, int size = 16) {
 
 TEST(TorchScript, AProgramWithoutLogitsIsRefused) {
   EXPECT_EQ(refusal(kWeightFiles + "seven_classes.pt"),
-            "for 2 images and 10 classes it gives [2, 7] of type Float");
+            "for 2 images and 10 classes it returns [2, 7] of type Float");
   EXPECT_EQ(refusal(kWeightFiles + "scripted.pt", 12),
-            "for 2 images and 12 classes it gives [2, 10] of type Float");
+            "for 2 images and 12 classes it returns [2, 10] of type Float");
   EXPECT_TRUE(
       refusal(kWeightFiles + "two_heads.pt").starts_with("it fails on images [2, 3, 16, 16]: "));
   EXPECT_TRUE(refusal(kWeightFiles + "frozen.pt").starts_with("it has no parameters to train"));

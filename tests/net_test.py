@@ -278,11 +278,11 @@ class Kills(NetTest):
         self.assertEqual(self.wait_for(process, log), 143, log.read_text())
 
 
-class Starters(NetTest):
+class Launchers(NetTest):
     def starts(self, command, environment=None):
         host, one, both = self.host(), self.folder / "one", self.folder / "both"
         self.run_alone(host, "log", self.training(one))
-        log = self.folder / "starter"
+        log = self.folder / "launcher"
         with open(log, "w", encoding="utf-8") as file:
             process = host.start([*command, options.saturate, *self.training(both)], stdout=file, stderr=file,
                                  env={**os.environ, **(environment or {})})

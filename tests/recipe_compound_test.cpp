@@ -187,7 +187,7 @@ struct Old {
 const std::map<std::string, Old>& old_values() {
   static const std::map<std::string, Old> table = {
       {"train.channels_last", {"false", "debug.off=['channels_last']"}},
-      {"train.cudnn_benchmark", {"false", "debug.off=['cudnn_benchmark']"}},
+      {"train.cudnn_benchmark", {"true", "debug.off=['cudnn_heuristics']"}},
       {"train.create_on_device", {"false", "debug.off=['create_on_device']"}},
       {"train.keep_memory", {"false", "debug.off=['keep_memory']"}},
       {"train.inference_mode", {"false", "debug.off=['inference_mode']"}},
@@ -307,7 +307,7 @@ TEST(RetiredKeys, KeepTheirMeaningInASavedRecipe) {
   EXPECT_THROW(parse_recipe(text, "r.toml"), Error);
   const Recipe found = parse_saved_recipe(text, "r.toml");
   const Recipe expected = recipe_with(
-      {"debug.off=['channels_last', 'cudnn_benchmark', 'create_on_device', 'keep_memory', "
+      {"debug.off=['channels_last', 'cudnn_heuristics', 'create_on_device', 'keep_memory', "
        "'inference_mode', 'late_metrics', 'background', 'fused', 'set_to_none', 'tf32', 'sdpa']",
        "debug.checks=['anomaly', 'streams']",
        "train.tta=['flip', 'shift:2']",

@@ -138,14 +138,14 @@ TEST_F(BranchedRun, AnOlderBestStaysUntilANewerOneIsSaved) {
 TEST_F(BranchedRun, ARunFromTheBeginningOrElsewhereStartsABranch) {
   CheckpointStore old = store();
   for (int64_t step : {10, 40}) old.save(written_by(0, step));
-  CheckpointStore anew = store();
-  EXPECT_EQ(anew.begin(""), (std::vector<std::string>{path_of(40), path_of(10)}));
+  CheckpointStore restarted = store();
+  EXPECT_EQ(restarted.begin(""), (std::vector<std::string>{path_of(40), path_of(10)}));
   EXPECT_TRUE(steps().empty());
   const Error error = error_of([&] { newest(); });
   EXPECT_NE(std::string(error.what()).find("the run's current branch has no checkpoint yet"),
             std::string::npos)
       << error.what();
-  anew.save(written_by(1, 5));
+  restarted.save(written_by(1, 5));
   EXPECT_EQ(steps(), StepsKept{5});
 
   const TempDir elsewhere;

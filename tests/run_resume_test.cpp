@@ -102,7 +102,7 @@ TEST_F(ResumedRun, TheSameMonitorKeepsItsBestValueWithoutAMessage) {
   const Resumed resumed = resume_run(recipe);
   const auto accuracies = values("eval", "accuracy");
   EXPECT_EQ(resumed.result.best.best, *std::max_element(accuracies.begin(), accuracies.end()));
-  EXPECT_EQ(resumed.said.find("anew"), std::string::npos) << resumed.said;
+  EXPECT_EQ(resumed.said.find("is reset"), std::string::npos) << resumed.said;
 }
 
 TEST_F(ResumedRun, AnotherEvaluationSetResetsTheBestValue) {

@@ -246,7 +246,7 @@ TEST_F(TensorRun, ClassifiesTensors) {
   EXPECT_FALSE(std::filesystem::exists(dir_ / "run/samples"));
 }
 
-// Of twelve classes the names have two digits, of three one.
+// The names of twelve classes have two digits, those of three have one.
 TEST_F(TensorRun, TheEvaluationMayLackTheLastClasses) {
   const TrainResult result =
       train("run", {"data.source=" + write_arrays(60, "twelve"), "train.epochs=1",

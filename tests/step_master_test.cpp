@@ -49,13 +49,13 @@ at::Tensor named(const std::vector<NamedTensor>& tensors, const std::string& nam
 TEST(MasterWeights, ChangeLikeFp32Weights) {
   const auto wide = master_parameters(), narrow = master_parameters();
   const auto exact = master_optimizer(wide, PrecisionMode::kFp32);
-  const auto masters = master_optimizer(narrow, PrecisionMode::kFp16O2);
+  const auto master_weights = master_optimizer(narrow, PrecisionMode::kFp16O2);
   EXPECT_EQ(narrow[0].tensor.scalar_type(), at::kHalf);
   EXPECT_EQ(narrow[1].tensor.scalar_type(), at::kFloat) << "one dimension";
   EXPECT_TRUE(narrow[0].tensor.requires_grad());
   run_steps(*exact, wide, 0, 50);
-  run_steps(*masters, narrow, 0, 50);
-  EXPECT_TRUE(at::equal(named(masters->state(), "conv.master"), wide[0].tensor));
+  run_steps(*master_weights, narrow, 0, 50);
+  EXPECT_TRUE(at::equal(named(master_weights->state(), "conv.master"), wide[0].tensor));
   EXPECT_TRUE(at::equal(narrow[0].tensor, wide[0].tensor.to(at::kHalf)));
   EXPECT_TRUE(at::equal(narrow[1].tensor, wide[1].tensor));
 }

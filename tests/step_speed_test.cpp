@@ -117,7 +117,8 @@ TEST(Speed, TheProcesssSwitchesAreRestoredByTheLastStep) {
   const bool cublas = context.allowTF32CuBLAS(), cudnn = context.allowTF32CuDNN();
   ASSERT_FALSE(context.benchmarkCuDNN());
   auto first = std::make_unique<Bench>(StepOptions{.precision = {.mode = PrecisionMode::kTf32}});
-  auto second = std::make_unique<Bench>(StepOptions{.detect_anomaly = true});
+  auto second =
+      std::make_unique<Bench>(StepOptions{.cudnn_benchmark = true, .detect_anomaly = true});
   EXPECT_FALSE(context.allowTF32CuBLAS());
   EXPECT_TRUE(torch::autograd::AnomalyMode::is_enabled());
   first.reset();
@@ -151,9 +152,9 @@ TEST(Speed, TheNumberOfThreadsIsRestoredIfAScopeSetIt) {
 }
 
 TEST(Speed, CudnnsBenchmarkFollowsTheSwitch) {
-  const Bench off({.cudnn_benchmark = false});
+  const Bench off;
   EXPECT_FALSE(at::globalContext().benchmarkCuDNN());
-  const Bench on;
+  const Bench on({.cudnn_benchmark = true});
   EXPECT_TRUE(at::globalContext().benchmarkCuDNN());
 }
 

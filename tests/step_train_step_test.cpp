@@ -231,11 +231,11 @@ TEST(TrainStep, TheScalersStateIsSavedAndLoaded) {
 }
 
 TEST(TrainStep, HalfPrecisionWeightsLearnLikeFp32Ones) {
-  for (const auto& [mode, masters, tolerance] :
+  for (const auto& [mode, master_weights, tolerance] :
        {std::tuple(PrecisionMode::kFp16, PrecisionMode::kFp16O2, 2e-3),
         std::tuple(PrecisionMode::kBf16, PrecisionMode::kBf16O2, 2e-2)}) {
     Bench wide({.precision = {.mode = mode}, .micro_batch = 3}, 8);
-    Bench narrow({.precision = {.mode = masters}, .micro_batch = 3}, 8);
+    Bench narrow({.precision = {.mode = master_weights}, .micro_batch = 3}, 8);
     EXPECT_EQ(narrow.weight().itemsize(), 2);
     for (Bench* bench : {&wide, &narrow})
       for (int i = 0; i < 5; ++i) bench->step->run(bench->batch, 0.5, bench->running);

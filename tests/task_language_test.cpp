@@ -34,7 +34,7 @@ at::Tensor gradient_of(const at::Tensor& loss, const at::Tensor& logits) {
   return logits.grad();
 }
 
-// Of 5,000 classes there are several parts (see kAtOnce).
+// With 5,000 classes the rows are computed in several parts (see rows_at_once()).
 TEST(TokenLoss, EqualsTorchsCrossEntropyWithItsGradient) {
   for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf})
     for (const int64_t vocabulary : {2, 65, 5000}) {
@@ -137,7 +137,8 @@ TEST(LanguageTask, OutputsOfAnotherShapeAreAUsageError) {
     language(7)->mean_loss(at::randn({2, 7}), at::full({2, 5}, 0, at::kLong), 0);
   });
   EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-  EXPECT_EQ(error.reason(), "the model gives [2, 7] for tokens [2, 5], and train.task is language");
+  EXPECT_EQ(error.reason(),
+            "the model returns [2, 7] for tokens [2, 5], and train.task is language");
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Regression and several labels per sample: losses by their formulas, metrics as scikit-learn's.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -11,6 +13,7 @@
 #include "saturate/task.h"
 #include "task/class_counts.h"
 #include "tests/data_testing.h"
+#include "tests/formula.h"
 
 namespace saturate {
 namespace {
@@ -70,6 +73,17 @@ TEST(Regression, MetricsAreScikitLearns) {
     EXPECT_NEAR(found.loss, 0.775, 1e-6);
   }
   EXPECT_EQ(task->metric_names()[0].name, "r2");
+}
+
+// Few floats on a CPU are summed in one pass, others by torch's operators.
+TEST(Regression, SumsOfOnePassAreThoseOfOperators) {
+  const auto task = regression(RegressionLoss::kMse, 3);
+  const at::Tensor outputs = testing::symmetric("outputs", {7, 3}, 2),
+                   labels = testing::symmetric("labels", {7, 3}, 2), loss = at::full({}, 0.25);
+  const at::Tensor found = task->sums(loss, outputs, labels).at(0),
+                   expected = task->sums(loss, outputs.to(at::kDouble), labels).at(0);
+  EXPECT_EQ(found.numel(), task->totals());
+  EXPECT_TRUE(at::allclose(found, expected, 1e-12, 1e-12)) << found << expected;
 }
 
 TEST(Regression, OneOutputIsOfOneNumber) {

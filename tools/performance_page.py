@@ -21,7 +21,7 @@ The machine's times vary by some per cent from minute to minute, so ratios withi
 [bench.md](bench.md) says how each bench measures; `tools/performance_page.py` makes this page.
 """
 NO_GPU = "**Nothing on this page was measured on a GPU.**"
-GPU = "The table gpu-check was measured on the GPU that it names, everything else on a CPU."
+GPU = "The section [On a GPU](#on-a-gpu) and the table gpu-check are of the GPU that they name, everything else of a CPU."
 
 
 def number(value):

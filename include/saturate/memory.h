@@ -38,15 +38,6 @@ class TensorMemory {
 // thread's use of tensors.
 TensorMemory& tensor_memory(const at::Device& device);
 
-// For the process: keeps freed CPU tensor memory of 64 KiB or more for later tensors of the same
-// size, instead of freeing it to malloc, which returns large blocks to the system. New memory from
-// the system is cleared page by page on first touch, a cost in each step that reallocates its
-// activations. Live plus kept memory is at most 1.5 times the peak of live memory. False: frees
-// kept memory. Off by default. As with tensor_memory(), the first call must not race with another
-// thread's use of tensors; later ones are safe from any thread. Keeps nothing under
-// AddressSanitizer, which could not detect use after free. Returns the former setting.
-bool keep_host_memory(bool keep);
-
 // A budget for a scope; the previous one is restored afterwards.
 class MemoryBudget {
  public:

@@ -112,7 +112,7 @@ struct ModelInput {
   bool is_images() const { return tensor.name.empty(); }
   // Sequences of a vocabulary: [T] whole numbers in [0, values).
   bool is_tokens() const;
-  // Of a batch of `count` samples.
+  // The shape of a batch of `count` samples.
   std::vector<int64_t> batch_shape(int64_t count) const;
   // [count, ...] zeros on the CPU; a mask is 1.
   at::Tensor zeros(int64_t count) const;

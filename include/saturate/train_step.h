@@ -55,9 +55,9 @@ struct StepOptions {
   double clip_norm = 0;         // maximum global gradient norm; 0: no clipping
   int checkpoint_segments = 0;  // of the model's stages; 0: none
   // Process-wide switches, like TF32.
-  bool cudnn_benchmark = true;
+  bool cudnn_benchmark = false;
   bool create_on_device = true;
-  bool keep_memory = true;  // CPU only: see keep_host_memory()
+  bool keep_memory = true;  // CPU only: freed tensor memory is kept for later tensors
   bool detect_anomaly = false;
 };
 

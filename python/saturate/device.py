@@ -1,6 +1,6 @@
 """Batches on a device: bytes are copied from pinned memory on a separate stream, and normalised there by torch.
 
-This has not run on a GPU yet. device="cpu" takes the same way, without streams and pinned memory.
+device="cpu" runs the same code, without streams and pinned memory.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""A GPU's time by phase, from CUDA events that are read once the GPU has passed them, so that nothing waits for it.
-
-This has not run on a GPU yet; tests use events that a test moves.
+"""A GPU's time by phase, from CUDA events that are read once the GPU has passed them, so that nothing waits for it. Tests use events that a
+test moves.
 """
 
 from __future__ import annotations

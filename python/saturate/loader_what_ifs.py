@@ -140,7 +140,7 @@ def _with_decoded(loader: Any, paths: List[str]) -> Callable[[], Any]:
 
 
 def _decode_cache(loader: Any) -> List[WhatIf]:
-    """Of torchvision's DatasetFolder, whose loader(path) decodes."""
+    """For torchvision's DatasetFolder, whose loader(path) decodes."""
     dataset = loader.dataset
     samples, decode = getattr(dataset, "samples", None), getattr(dataset, "loader", None)
     if not isinstance(samples, list) or not samples or not callable(decode) or loader.batch_size is None:

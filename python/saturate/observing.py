@@ -1,4 +1,4 @@
-"""What a step does, seen in its first steps by hooks on torch: its modules, optimizers and calls."""
+"""The modules, optimizers and calls of a step, observed in a loop's first steps by hooks on torch."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Observation:
             self.optimizers.append(optimizer)
 
     def missing(self) -> List[str]:
-        """What was not found, for one line."""
+        """Names of the parts that were not found, for one line."""
         found: Dict[str, bool] = {"a module with weights that is called with gradients": bool(self.modules),
                                   "an optimizer that makes a step": bool(self.optimizers)}
         return [name for name, is_there in found.items() if not is_there]

@@ -19,7 +19,7 @@ SCALARS = ("loss", "lr", "images_per_s", "memory_peak_bytes")
 
 
 class Reading(NamedTuple):
-    """What was counted up to a time."""
+    """The counts up to a time."""
 
     time_ns: int
     steps: int

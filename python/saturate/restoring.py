@@ -71,7 +71,7 @@ def _nothing() -> None:
 
 
 def _keep(value: Any, seen: Set[int], torch: Any) -> Restore:
-    """Of a tensor, dict or list, however nested; other values are taken to be immutable."""
+    """Keeps a tensor, dict or list, however nested; other values are taken to be immutable."""
     if id(value) in seen:
         return _nothing
     if isinstance(value, torch.Tensor):

@@ -53,8 +53,7 @@ def _network_bytes() -> Values:
 
 
 class Gpu:
-    """The loop's GPU, read through NVIDIA's package nvidia-ml-py if it is installed; other processes' work counts.
-    This has not run on a GPU yet."""
+    """The loop's GPU, read through NVIDIA's package nvidia-ml-py if it is installed; other processes' work counts."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
@@ -87,7 +86,7 @@ class Gpu:
 
 
 class Telemetry:
-    """Of this process and its machine since the last reading. Unknown values are null."""
+    """Values of this process and its machine since the last reading. Unknown ones are null."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu

@@ -185,12 +185,12 @@ class Watch:
     @property
     def device_phases(self) -> Optional[Dict[str, float]]:
         """Seconds of the GPU by phase so far, on the loop's stream: of short steps one in seven is measured, and stands
-        for the others. None without a GPU. This has not run on a GPU yet."""
+        for the others. None without a GPU."""
         return device_phases(self._begin, self._reading())
 
     @property
     def workers(self) -> Optional[Dict[str, float]]:
-        """Of the DataLoader workers that started since: `count`, those running now; `batches` that they made so far;
+        """The DataLoader workers that started since: `count`, those running now; `batches` that they made so far;
         `busy_s` and `cpu_s`, the seconds and CPU seconds that this took. None without any."""
         return worker_times(self._begin, self._reading(), self._hooks.workers.count)
 

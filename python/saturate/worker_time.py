@@ -42,7 +42,7 @@ def _measured(original: Callable[..., Any], shared: Any, at: int) -> Callable[..
 
 
 class WorkerTimes:
-    """Of all DataLoaders' workers that start while `wrapped` is in place."""
+    """Times of all DataLoaders' workers that start while `wrapped` is in place."""
 
     def __init__(self) -> None:
         self._past = [0] * VALUES  # of iterations that are gone

@@ -86,7 +86,7 @@ std::vector<std::optional<Recipe>> ladder_recipes(Env& env, const Ladder& ladder
 void make_packs(Env& env, const Ladder& ladder, const std::string& scratch,
                 const ProgressCallback& progress);
 
-// Of several processes that train together: steps and samples of all, CPU time and host memory
+// If several processes train together: the steps and samples of all, CPU time and host memory
 // summed over them, everything else from rank 0.
 struct RungTiming {
   StepTiming steps;

@@ -32,13 +32,13 @@ double epoch_steps(Trainer& trainer);
 // From now on every step is on the same batch, the first of this epoch's order, which is returned;
 // the loader rests. Shows the cost of a run without its input.
 DeviceBatch hold_batch(Trainer& trainer);
-// What the run's model takes.
+// The input of the run's model.
 ModelInput model_input_of(Trainer& trainer);
 // Continues with the epoch's next batch. On any rank.
 void release_batch(Trainer& trainer);
 // Evaluates at least a batch, for at most `seconds`, and records nothing. Returns the seconds of an
 // evaluation of all images, in proportion if it was cut short; 0 without data.eval_source. On any
-// rank, of its own images.
+// rank, with that rank's images.
 double time_evaluation(Trainer& trainer, double seconds);
 // Saves a checkpoint as when one is due, and returns the seconds that the run waits for it.
 // REQUIRES with several ranks: all call it together, after rest().

@@ -150,11 +150,13 @@ void set_sources(Settings& settings, const SourceParts& parts, size_t every) {
   add(settings, "data.on_error", "skip");
 }
 
-// Whether the target is a sequence of tokens.
-bool has_tokens(const Dataset& data) {
-  return std::ranges::any_of(data.tensors(), [](const TensorField& field) {
+// The network for tensors, other than volumes with labels.
+std::string tensor_network(std::span<const TensorField> fields, bool on_gpu) {
+  const auto is_tokens = [](const TensorField& field) {
     return field.is_target && field.values > 0 && field.shape.size() == 1;
-  });
+  };
+  if (std::ranges::any_of(fields, is_tokens)) return on_gpu ? "gpt_mini" : "gpt_tiny";
+  return std::ranges::any_of(fields, &TensorField::is_sequence) ? "resnet18_1d" : "mlp";
 }
 
 }  // namespace
@@ -195,7 +197,7 @@ std::vector<std::string> settings_for_source(Env& env, const std::string& source
   if (voxels)
     add(settings, "model.name", "unet3d");
   else if (tensors)
-    add(settings, "model.name", !has_tokens(*data) ? "mlp" : on_gpu ? "gpt_mini" : "gpt_tiny");
+    add(settings, "model.name", tensor_network(data->tensors(), on_gpu));
   else
     set_network(settings, median_side(*data), on_gpu, masks);
   // Tables are often small: a lower rate for their small batches would need more epochs.

@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kResumeAuto = "auto";
 constexpr const char* kRunsFolder = "runs";
-constexpr const char* kStarterFile = "/.starter";
+constexpr const char* kLauncherFile = "/.launcher";
 
 std::string numbered(const std::string& stem, int number) {
   return fmt::format("{}/{}-{}", kRunsFolder, stem, number);
@@ -105,16 +105,16 @@ std::string torchrun_process() {
   return fmt::format("{} {} {}", host.data(), getppid(), start_ticks(getppid()));
 }
 
-bool was_started_by(Env& env, const std::string& folder, const std::string& starter) {
-  const std::string path = folder + kStarterFile;
-  return env.exists(path) && text_of_file(env, path) == starter;
+bool was_started_by(Env& env, const std::string& folder, const std::string& launcher) {
+  const std::string path = folder + kLauncherFile;
+  return env.exists(path) && text_of_file(env, path) == launcher;
 }
 
 // The folder of this run before it failed, if a launcher restarts it.
 std::optional<std::string> folder_before(Env& env, const FolderRequest& request) {
   if (const char* const folder = std::getenv("SATURATE_RESTART_FOLDER")) return folder;
-  const std::string starter = torchrun_process();
-  if (starter.empty()) return std::nullopt;
+  const std::string launcher = torchrun_process();
+  if (launcher.empty()) return std::nullopt;
   std::vector<std::string> candidates;
   if (!request.out.empty())
     candidates.push_back(request.out);
@@ -124,7 +124,7 @@ std::optional<std::string> folder_before(Env& env, const FolderRequest& request)
     for (int number : numbers_of(env, stem_of(request.recipe)))
       candidates.push_back(numbered(stem_of(request.recipe), number));
   for (const auto& folder : candidates)
-    if (was_started_by(env, folder, starter)) return folder;
+    if (was_started_by(env, folder, launcher)) return folder;
   return std::nullopt;
 }
 
@@ -195,8 +195,8 @@ RunFolder choose_run_folder(Env& env, const FolderRequest& request) {
 
 void note_run_folder(Env& env, const std::string& folder) {
   report_folder(folder);
-  if (const std::string starter = torchrun_process(); !starter.empty())
-    write_atomically(env, folder + kStarterFile, starter);
+  if (const std::string launcher = torchrun_process(); !launcher.empty())
+    write_atomically(env, folder + kLauncherFile, launcher);
 }
 
 }  // namespace saturate

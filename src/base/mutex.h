@@ -23,6 +23,7 @@ class SATURATE_THREAD_SAFETY(capability("mutex")) Mutex {
  public:
   void lock() SATURATE_THREAD_SAFETY(acquire_capability()) { mutex_.lock(); }
   void unlock() SATURATE_THREAD_SAFETY(release_capability()) { mutex_.unlock(); }
+  bool try_lock() SATURATE_THREAD_SAFETY(try_acquire_capability(true)) { return mutex_.try_lock(); }
 
  private:
   friend class MutexLock;
@@ -34,6 +35,8 @@ class SATURATE_THREAD_SAFETY(scoped_lockable) MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) SATURATE_THREAD_SAFETY(acquire_capability(mutex))
       : lock_(mutex.mutex_) {}
+  // After mutex.try_lock() returned true.
+  MutexLock(Mutex& mutex, std::adopt_lock_t adopt) NEEDS_LOCK(mutex) : lock_(mutex.mutex_, adopt) {}
   ~MutexLock() SATURATE_THREAD_SAFETY(release_capability()) {}
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;

@@ -133,10 +133,10 @@ class ArraySource : public IndexedSource {
       if (length < 1 || length > longest)
         fail(
             ErrorKind::kData,
-            "array \"" + name + "\" gives sample " + std::to_string(i) + " the length " +
+            "array \"" + name + "\": sample " + std::to_string(i) + " has the length " +
                 (length < 0 && element.number(from) > 0 ? "2^63 or more" : std::to_string(length)) +
                 ", and the sequences have places for 1 to " + std::to_string(longest),
-            path_, "Correct the lengths, or leave out samples of length 0");
+            path_, "Correct the lengths, or remove samples of length 0");
       lengths_.push_back(uint32_t(length));
     }
   }

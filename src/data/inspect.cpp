@@ -176,8 +176,10 @@ class Tally {
       report_.fields.push_back({field, INFINITY, -INFINITY});
   }
 
-  void add_label(int64_t label) {
-    if (label >= 0 && !report_.classes.empty()) ++report_.class_samples[size_t(label)];
+  // The labels of all its samples.
+  void add_labels(const IndexedSource& source) {
+    const MutexLock lock(mutex_);
+    for (size_t i = 0; i < source.size(); ++i) add_label(source.label(i));
   }
 
   void add(size_t index, Finding& found, bool count_label) {
@@ -197,6 +199,7 @@ class Tally {
   }
 
   DatasetReport finish() {
+    const MutexLock lock(mutex_);
     std::sort(report_.broken.begin(), report_.broken.end(),
               [](const BrokenSample& a, const BrokenSample& b) { return a.index < b.index; });
     report_.width = spread_of(widths_);
@@ -210,7 +213,11 @@ class Tally {
   }
 
  private:
-  void add_fields(const std::vector<FieldReport>& found) {
+  void add_label(int64_t label) NEEDS_LOCK(mutex_) {
+    if (label >= 0 && !report_.classes.empty()) ++report_.class_samples[size_t(label)];
+  }
+
+  void add_fields(const std::vector<FieldReport>& found) NEEDS_LOCK(mutex_) {
     for (size_t i = 0; i < found.size(); ++i) {
       FieldReport& field = report_.fields[i];
       field.min = std::min(field.min, found[i].min);
@@ -221,7 +228,7 @@ class Tally {
     }
   }
 
-  void add_pixels(const Finding& found) {
+  void add_pixels(const Finding& found) NEEDS_LOCK(mutex_) {
     for (size_t i = 0; i < found.pixels.size(); ++i) {
       report_.class_pixels[i] += found.pixels[i];
       report_.class_samples[i] += found.pixels[i] > 0;
@@ -229,9 +236,9 @@ class Tally {
     report_.ignored_pixels += found.ignored;
   }
 
-  Mutex mutex_;  // in add(); the others are called by one thread
-  DatasetReport report_;
-  Histogram widths_, heights_;
+  Mutex mutex_;
+  DatasetReport report_ GUARDED_BY(mutex_);
+  Histogram widths_ GUARDED_BY(mutex_), heights_ GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -244,8 +251,7 @@ DatasetReport inspect_dataset(const Dataset& dataset, InspectDepth depth, int th
   const bool may_choose = knows_labels || has_pixels;
   const size_t size = dataset.size(), count = may_choose ? std::min(size, most) : size;
   Tally tally(dataset, count);
-  if (knows_labels)
-    for (size_t i = 0; i < size; ++i) tally.add_label(indexed->label(i));
+  if (knows_labels) tally.add_labels(*indexed);
   ProgressMeter meter(progress, count);
   ScratchPool<Inspector> pool;
   parallel_for(count, threads, [&](size_t i) {

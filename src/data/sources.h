@@ -31,7 +31,7 @@ std::unique_ptr<Dataset> open_npy(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_npz(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_safetensors(Env& env, const std::string& rest);
 std::unique_ptr<Dataset> open_csv(Env& env, const std::string& rest);
-// A source for evaluation: a table of its own gets ",fit=" and further options of the table that
+// A source for evaluation: a separate table gets ",fit=" and further options of the table that
 // `training` reads, unless it has them. Any other source is returned as it is. Fails with kData if
 // the table of `training` is missing.
 std::string with_training_fit(Env& env, const std::string& uri, const std::string& training);
@@ -44,7 +44,7 @@ std::string scheme_of_source(Env& env, const std::string& uri);
 // A source that knows parts of a sample without reading all of it. Safe for concurrent use.
 class IndexedSource : public Dataset {
  public:
-  // The label that read() gives; -1 if only read() can report the problem.
+  // The label that read() returns; -1 if only read() can report the problem.
   virtual int64_t label(size_t index) const = 0;
   // As read(), but may stop after `most` bytes of an encoded sample. Returns its full size.
   virtual uint64_t read_start(size_t index, size_t /*most*/, Sample& out) const {

@@ -72,7 +72,7 @@ std::optional<std::string> PairGroup::label(const std::string& where) const {
   if (!label) return std::nullopt;  // or JSON with other contents
   if (is_no_class_number(*label))
     fail(ErrorKind::kData, "label " + *label + " is not a class number", where,
-         "Number the classes from 0 on, or leave out samples without a class");
+         "Number the classes from 0 on, or remove samples without a class");
   if (label->empty() || label->size() > kMaxNameBytes)
     fail(ErrorKind::kData,
          label->empty() ? "label is empty" : "label of " + std::to_string(label->size()) + " bytes",

@@ -32,6 +32,10 @@ inline int64_t scaled(int64_t channels, double width) {
   return std::max<int64_t>(1, std::llround(double(channels) * width));
 }
 
+// at::linear(x, weight), computed with rows of zeros after the weight's [outputs, inputs], up to a
+// multiple of `multiple`; a view without the outputs of these.
+at::Tensor padded_linear(const at::Tensor& x, const at::Tensor& weight, int64_t multiple);
+
 // Convolution filters that whiten image patches: their outputs are uncorrelated and of equal
 // variance, so the following layers learn from the first step on (arXiv 2404.00498, section 3.2).
 // From images [N, C, H, W] filters [2 * components, C, kernel, kernel]: the leading eigenvectors of

@@ -145,7 +145,7 @@ std::unique_ptr<Model> make_model(const ModelOptions& options, const ModelInput&
   }
   if (input.tensor.is_sequence && !entry.traits.takes_lengths)
     fail(ErrorKind::kUsage,
-         options.name + " does not take samples of varying length, " + input.tensor.name,
+         options.name + " does not take samples of varying length, such as " + input.tensor.name,
          "model.name",
          "Set model.name=" + names_with(&ModelTraits::takes_lengths) +
              ", or read or pack the arrays without ,lengths=NAME to train on them as padded");

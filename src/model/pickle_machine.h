@@ -77,7 +77,7 @@ class PickleMachine {
 
  private:
   [[noreturn]] void fail(const std::string& what) const;
-  // One instruction: each passes a `code` that is not one of its own on to the next.
+  // One instruction: each passes a `code` that it does not handle on to the next.
   void run_constant(uint8_t code);
   void run_string(uint8_t code);
   void run_container(uint8_t code);

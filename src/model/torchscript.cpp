@@ -89,7 +89,7 @@ void require_logits(ScriptedModel& model, const ModelInput& input, const std::st
                                         : logits.dim() > 0 && logits.size(0) == 2;
     if (!fits || !logits.is_floating_point())
       fail_script("for 2 " + name + " and " + std::to_string(input.outputs) +
-                      (input.is_images() ? " classes" : " outputs") + " it gives " +
+                      (input.is_images() ? " classes" : " outputs") + " it returns " +
                       shape_of(logits) + " of type " + c10::toString(logits.scalar_type()),
                   path);
   }
@@ -112,7 +112,7 @@ torch::jit::Module load(Env& env, const std::string& path) {
   }
 }
 
-// Modules by their path ("layer1.0"), each of its own class, created on demand.
+// Modules by their path ("layer1.0"), each of a separate class, created on demand.
 class Tree {
  public:
   Tree() : root("__torch__.saturate.Model", std::make_shared<torch::jit::CompilationUnit>()) {}

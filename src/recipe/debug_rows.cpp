@@ -41,10 +41,11 @@ std::vector<OptionRow> debug_rows() {
                .sets(SATURATE_MEMBER(train.inference_mode), false)
                .means("evaluates in torch's inference mode, which skips autograd bookkeeping, else "
                       "only without gradients"),
-           Word("cudnn_benchmark")
-               .sets(SATURATE_MEMBER(train.cudnn_benchmark), false)
-               .means("on a GPU, cuDNN times its algorithms for each new shape and keeps the "
-                      "fastest"),
+           Word("cudnn_heuristics")
+               .sets(SATURATE_MEMBER(train.cudnn_benchmark), true)
+               .means("on a GPU, cuDNN's heuristics choose its algorithms, else it times them for "
+                      "each new shape (cudnn.benchmark), which takes seconds to minutes and is "
+                      "seldom faster"),
            Word("tf32")
                .sets(SATURATE_MEMBER(precision.tf32), false)
                .means(

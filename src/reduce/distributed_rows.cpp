@@ -36,8 +36,8 @@ std::vector<OptionRow> distributed_rows() {
                "Results differ from those of one process."),
       choice(SATURATE_OPTION(distributed.uneven),
              {{"join", Uneven::kJoin}, {"pad", Uneven::kPad}, {"drop", Uneven::kDrop}},
-             "If an epoch does not divide evenly among the processes: join gives some fewer "
-             "images, or none, in the last step and counts each image once; pad repeats the "
+             "If an epoch does not divide evenly among the processes: with join some have fewer "
+             "images, or none, in the last step, and each image counts once; pad repeats the "
              "epoch's first images and drop omits its last, like Python's DistributedSampler."),
       flag(SATURATE_OPTION(distributed.find_unused),
            "Searches the graph in each step for parameters without a gradient, for which the "

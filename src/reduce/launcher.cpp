@@ -136,9 +136,9 @@ class Attempt {
     return true;
   }
 
-  // The first process that failed by itself is the cause, however long it took to end: others may
-  // have ended before it because of it. Of several that end at once, one ended by a signal is not a
-  // consequence of another.
+  // The cause is the first process that failed without losing a peer, however long it took to end:
+  // others may have ended before it because of it. If several end at once, one that a signal ended
+  // is not a consequence of another.
   void note_end(const RankProcess& rank) {
     const int code = rank.exit_code();
     if (code == 0 || (is_interruption(code) && !rank.killed()) || ended_by_us_) return;
@@ -153,7 +153,7 @@ class Attempt {
       failed_ = &rank;
   }
 
-  // Lets them end by themselves for a grace period.
+  // Lets them end without a signal for a grace period.
   void end_all() {
     if (!ending_since_) {
       ending_since_ = Clock::now();

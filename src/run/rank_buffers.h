@@ -1,5 +1,4 @@
-// State that each rank has of its own, in a model that several ranks train: buffers and random
-// numbers.
+// Separate state of each rank in a model that several ranks train: buffers and random numbers.
 #pragma once
 
 #include <cstdint>

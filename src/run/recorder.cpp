@@ -191,7 +191,8 @@ void Recorder::fail_not_finite(int64_t step) {
              : fmt::format("the loss is not finite by step {}{}", step,
                            where_non_finite(learner_.model())),
        run_.options.out,
-       first ? "Look at augment.mean and augment.std, the images, and the model and its loss"
+       first ? "Look at the samples (of images with augment.mean and augment.std), the model and "
+               "its loss"
              : "Lower optimizer.lr or lengthen schedule.warmup_epochs");
 }
 

@@ -21,7 +21,7 @@ void set_monitor(Recipe& recipe, const OptionValue& value, const std::string& wh
                     mode = colon == std::string::npos ? "" : given->substr(colon + 1);
   const bool is_named = (name.starts_with("eval_") && name.size() > 5) ||
                         (name.starts_with("train_") && name.size() > 6);
-  if (!is_named && name != "auto") refuse("is no metric: \"" + *given + "\"");
+  if (!is_named && name != "auto") refuse("is not a metric: \"" + *given + "\"");
   if (colon != std::string::npos && mode != "min" && mode != "max")
     refuse("ends with neither :min nor :max: \"" + *given + "\"");
   recipe.train.monitor = name;

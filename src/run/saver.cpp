@@ -49,7 +49,7 @@ void Saver::note_best() {
   best_lost_ = false;
 }
 
-bool Saver::agree(const RunPosition& position, bool voted) {
+bool Saver::vote(const RunPosition& position, bool voted) {
   const CheckpointOptions& when = run_.recipe.checkpoint;
   const bool by_count = is_due_at(position, when.every, when.every_steps);
   save_due_ = save_due_ ||

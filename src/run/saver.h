@@ -33,7 +33,7 @@ class Saver {
   bool is_waiting() const { return save_due_; }
   // Whether to save now. Rank 0 decides, since it has the clock and the disk. The ranks communicate
   // only if the position, or `voted` (Votes::save of the last step), says that a save may be due.
-  bool agree(const RunPosition& position, bool voted);
+  bool vote(const RunPosition& position, bool voted);
   // Saves the run, which is at `step`. If an earlier save is still being written, this one is
   // postponed until after a later step, unless these are the best weights or `wait` is set.
   // Collective.

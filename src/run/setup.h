@@ -38,8 +38,8 @@ void resolve_machine(Recipe& recipe, const at::Device& device);
 // resolve_batch(), the segments to make_training_parts(). Fails with kUsage or kData.
 Recipe resolve_recipe(Recipe recipe, const Dataset& data, const at::Device& device);
 
-// What the model of a resolved recipe takes: tensors of `fields`, as batch_fields(), or images
-// if there are none.
+// The input of a resolved recipe's model: tensors of `fields`, as batch_fields(), or images if
+// there are none.
 ModelInput model_input(Env& env, const Recipe& recipe, const std::vector<TensorField>& fields);
 // The same for the model of a checkpoint.
 ModelInput model_input(Env& env, const Recipe& recipe, const Checkpoint& checkpoint);

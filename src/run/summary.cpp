@@ -98,7 +98,7 @@ std::string telemetry_lines(const Telemetry& found) {
       or_unknown(found.disk_write_per_s, 1e-6, 1, " MB/s"));
   if (!found.gpu_busy && !found.gpu_power_w) return text;
   text += fmt::format(
-      "GPU busy {} (SMs {}), {}, {}, {} an image", or_unknown(found.gpu_busy, 100, 0, " %"),
+      "GPU busy {} (SMs {}), {}, {}, {} a sample", or_unknown(found.gpu_busy, 100, 0, " %"),
       or_unknown(found.gpu_sm_active, 100, 0, " %"), or_unknown(found.gpu_power_w, 1, 0, " W"),
       or_unknown(found.gpu_clock_mhz, 1, 0, " MHz"),
       or_unknown(found.joules_per_sample, 1, 3, " J"));

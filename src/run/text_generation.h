@@ -36,8 +36,8 @@ class Vocabulary {
   // `symbols`: the byte of each token; empty: bytes if there are 256 tokens, else numbers.
   Vocabulary(int64_t tokens, const std::string& symbols);
   bool is_text() const { return !symbols_.empty(); }
-  // Of a text, or of numbers separated by blanks or commas. Fails with kUsage on anything that the
-  // vocabulary lacks.
+  // The tokens of a text, or of numbers separated by blanks or commas. Fails with kUsage on
+  // anything that the vocabulary lacks.
   std::vector<int64_t> tokens(const std::string& prompt) const;
   // A token as text, or as a number and a blank.
   std::string text(int64_t token) const;

@@ -116,8 +116,8 @@ void Trainer::State::step_together(const std::function<void()>& compute) {
   }
   compute();
   Ledger::Scope scope(run.ledger, Phase::kReduce);
-  agreed = vote();
-  learner.keep_buffers(agreed.buffers);
+  last_votes = vote();
+  learner.keep_buffers(last_votes.buffers);
 }
 
 Votes Trainer::State::votes() {
@@ -154,12 +154,12 @@ void Trainer::State::end_epoch(bool is_whole) {
 void Trainer::State::between_steps() {
   if (evaluation.is_due(position)) evaluate();
   saver.poll();
-  if (saver.agree(position, agreed.save)) saver.save(position.step, /*wait=*/false);
+  if (saver.vote(position, last_votes.save)) saver.save(position.step, /*wait=*/false);
   note_end();
 }
 
 void Trainer::State::evaluate(bool counts) {
-  if (!evaluation.run(position, counts)) agreed.stop = true;
+  if (!evaluation.run(position, counts)) last_votes.stop = true;
   note_evaluation();
 }
 
@@ -172,7 +172,7 @@ void Trainer::State::note_evaluation() {
 }
 
 void Trainer::State::note_end() {
-  const Votes now = run.group ? agreed : votes();
+  const Votes now = run.group ? last_votes : votes();
   if (now.stop)
     ended = RunEnd::kInterrupted;
   else if (evaluation.watched().should_stop())

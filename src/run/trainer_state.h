@@ -53,7 +53,7 @@ struct Trainer::State {
   Recorder recorder;
   RunEvaluation evaluation;
   Saver saver;
-  Votes agreed;  // of all ranks, at the last step
+  Votes last_votes;  // the result of all ranks' votes, at the last step
 
   RunPosition position, resumed;
   std::string resumed_from;    // the checkpoint's path

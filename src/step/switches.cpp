@@ -11,7 +11,7 @@
 
 #include "base/mutex.h"
 #include "feed/device_stream.h"
-#include "saturate/memory.h"
+#include "trace/kept_blocks.h"
 
 namespace saturate {
 namespace {

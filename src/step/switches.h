@@ -12,7 +12,7 @@ namespace saturate {
 struct Switches {
   std::optional<bool> tf32 = {};  // float matrix products on a GPU may round their inputs to TF32
   std::optional<bool> cudnn_benchmark = {}, detect_anomaly = {};
-  std::optional<bool> keep_host_memory = {};  // see memory.h
+  std::optional<bool> keep_host_memory = {};  // see trace/kept_blocks.h
   std::optional<int> threads = {};  // torch's on the CPU; as set_compute_threads(), may fail
   // False: temporary tensors are created on the host and copied, as naive loops do; each such copy
   // waits for the device.

@@ -3,7 +3,7 @@
 // No failure of the disk is an error: the range is fetched from the store again.
 //
 // A process marks the folders of the objects that it uses. Its marks count while it holds the lock
-// of its own file, which ends with it, also for processes of other containers.
+// of a separate file, which ends with it, also for processes of other containers.
 //
 // If the budget is used up, objects that no process uses are evicted first. Then a new range takes
 // the place of one that is read again in a later epoch (L. A. Belady, "A study of replacement

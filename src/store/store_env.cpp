@@ -38,8 +38,7 @@ class StoreFile : public ReadableFile {
 
 using StoreIdentity = std::tuple<Env*, std::string, double, double>;
 Mutex stores_mutex;
-// Under stores_mutex.
-std::map<StoreIdentity, std::weak_ptr<ObjectStore>>& stores() {
+std::map<StoreIdentity, std::weak_ptr<ObjectStore>>& stores() NEEDS_LOCK(stores_mutex) {
   static std::map<StoreIdentity, std::weak_ptr<ObjectStore>> all;
   return all;
 }

@@ -52,7 +52,7 @@ class KeptOutputs {
   at::Tensor rows() const;
   // Task::whole() of rows(), of this process or of several.
   void finish(const Task& task, const at::Tensor& rows, Metrics& metrics) const;
-  // Values that the model gives for a sample; 0 if nothing was added.
+  // Values that the model returns for a sample; 0 if nothing was added.
   int64_t outputs() const { return outputs_; }
   // For finish(), if only other processes have added samples.
   void set_outputs(int64_t outputs) { outputs_ = outputs; }

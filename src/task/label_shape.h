@@ -17,9 +17,9 @@ inline std::pair<at::Tensor, at::Tensor> alike(const at::Tensor& outputs,
                                                const at::Tensor& labels) {
   if (outputs.numel() != labels.numel())
     fail(ErrorKind::kUsage,
-         fmt::format("the model gives [{}] for a target of [{}]", fmt::join(outputs.sizes(), ", "),
-                     fmt::join(labels.sizes(), ", ")),
-         "model.name", "Use a model that gives as many values for a sample as the target has");
+         fmt::format("the model returns [{}] for a target of [{}]",
+                     fmt::join(outputs.sizes(), ", "), fmt::join(labels.sizes(), ", ")),
+         "model.name", "Use a model that returns as many values for a sample as the target has");
   return {outputs.reshape(labels.sizes()), labels.to(outputs.scalar_type())};
 }
 

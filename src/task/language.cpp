@@ -25,9 +25,9 @@ class Language : public Task {
     if (outputs.dim() != labels.dim() + 1 ||
         outputs.sizes().slice(0, labels.dim()) != labels.sizes())
       fail(ErrorKind::kUsage,
-           fmt::format("the model gives [{}] for tokens [{}], and train.task is language",
+           fmt::format("the model returns [{}] for tokens [{}], and train.task is language",
                        fmt::join(outputs.sizes(), ", "), fmt::join(labels.sizes(), ", ")),
-           "model.name", "Use a model that gives logits [N, T, vocabulary]");
+           "model.name", "Use a model that returns logits [N, T, vocabulary]");
     return token_loss(outputs, labels);
   }
   bool takes_half() const override { return true; }

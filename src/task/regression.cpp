@@ -4,6 +4,7 @@
 #include <ATen/ops/l1_loss.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <utility>
@@ -16,6 +17,28 @@ namespace saturate {
 namespace {
 
 constexpr int64_t kMostColumns = 1024;
+
+// On a CPU the sums of few values are made in one pass: each operator takes longer than the values.
+constexpr int64_t kFew = 1 << 14;
+
+bool are_few(const at::Tensor& values) {
+  return values.is_cpu() && values.scalar_type() == at::kFloat && values.is_contiguous() &&
+         values.numel() <= kFew;
+}
+
+// As Regression::sums() without the loss: absolute errors; by column the target, its square, the
+// square of the error.
+void add_values(const at::Tensor& found, const at::Tensor& target, int64_t columns, double* out) {
+  const float *const x = found.const_data_ptr<float>(), *const y = target.const_data_ptr<float>();
+  for (int64_t i = 0; i < found.numel(); ++i) {
+    double* const column = out + 1 + i % columns;
+    const double wanted = y[i], error = double(x[i]) - wanted;
+    out[0] += std::abs(error);
+    column[0] += wanted;
+    column[columns] += wanted * wanted;
+    column[2 * columns] += error * error;
+  }
+}
 
 class Regression : public Task {
  public:
@@ -46,6 +69,13 @@ class Regression : public Task {
   std::vector<at::Tensor> sums(const at::Tensor& loss, const at::Tensor& outputs,
                                const at::Tensor& labels) const override {
     const auto [found, target] = alike(outputs, labels);
+    if (are_few(found) && are_few(target) && loss.is_cpu()) {
+      const at::Tensor totals = at::zeros({this->totals()}, at::kDouble);
+      auto* const sum = totals.mutable_data_ptr<double>();
+      sum[0] = loss.item<double>() * double(labels.size(0));
+      add_values(found, target, columns_, sum + 1);
+      return {totals};
+    }
     const at::Tensor y = target.to(at::kDouble).reshape({-1, columns_}),
                      error = found.to(at::kDouble).reshape({-1, columns_}) - y;
     const at::Tensor first = at::stack({loss.to(at::kDouble) * labels.size(0), error.abs().sum()});

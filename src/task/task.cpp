@@ -53,7 +53,7 @@ Hits count_hits(const at::Tensor& logits, const at::Tensor& labels) {
   return count(values, values.const_data_ptr<float>());
 }
 
-// A task with the model's own loss in place of its own.
+// A task with the model's loss in place of the task's.
 class WithLoss : public Task {
  public:
   WithLoss(std::unique_ptr<const Task> task, LossFunction loss)

@@ -1,4 +1,4 @@
-// A source of its own, since each commit compiles it again.
+// A separate source, since each commit compiles it again.
 #include "trace/host.h"
 
 namespace saturate {

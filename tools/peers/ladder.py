@@ -39,7 +39,7 @@ DEFAULTS = {"model.name": "resnet18", "model.width": 1.0, "model.classes": 0, "o
             "debug.checks": []}
 # The names in debug.off and debug.checks that have a counterpart here, or need none.
 SWITCHES = {"debug.off": {"fused", "set_to_none", "channels_last", "late_metrics", "create_on_device",
-                          "cudnn_benchmark", "tf32", "background", "inference_mode", "keep_memory"},
+                          "cudnn_heuristics", "tf32", "background", "inference_mode", "keep_memory"},
             "debug.checks": {"anomaly"}}
 # Keys that do not affect a step on prepared batches.
 WITHOUT_EFFECT = ("seed", "data.eval_source", "schedule.", "train.epochs", "optimizer.lr", "optimizer.momentum",
@@ -138,7 +138,7 @@ def make_step(settings):
     torch.manual_seed(0)
     torch.set_num_threads(chosen["train.threads"] or len(os.sched_getaffinity(0)))
     torch.autograd.set_detect_anomaly("anomaly" in chosen["debug.checks"])
-    torch.backends.cudnn.benchmark = "cudnn_benchmark" not in off
+    torch.backends.cudnn.benchmark = "cudnn_heuristics" in off
     mode = chosen["precision.mode"]
     if mode == "default":
         mode = "bf16" if has_gpu else "fp32"

@@ -101,8 +101,8 @@ struct AugmentOptions {
   AugmentDevice device = AugmentDevice::kAuto;  // for effects and normalisation
   PixelType output = PixelType::kFloat32;       // of the model's input; kUint8 is not allowed
   ImageSize size;  // of the output; not set: a square of the first training image's shorter side
-  // Of training images, by epoch, the first from epoch 0 on; `size` is the last and largest. Empty:
-  // always `size`.
+  // Sizes of training images by epoch, the first from epoch 0 on; `size` is the last and largest.
+  // Empty: always `size`.
   std::vector<SizeChange> size_changes;
   CropKind crop = CropKind::kNone;
   int padding = 4;  // kPad, pixels of the output

@@ -28,8 +28,8 @@ enum class TaskKind {
   kMultilabel,  // any number of labels for each sample
   kLanguage     // the token after each token
 };
-// Of the differences to the target: their squares, absolute values, or squares below 1 (halved) and
-// absolute values above.
+// The loss of a difference to the target: its square, its absolute value, or half its square below
+// 1 and its absolute value above.
 enum class RegressionLoss { kMse, kL1, kHuber };
 // Whether train.monitor is a metric of the training epoch, not of an evaluation.
 inline bool is_training_metric(const std::string& monitor) {
@@ -75,7 +75,7 @@ struct TrainOptions {
   std::string device = "auto";
   int threads = 0;  // intra-op threads; 0: one per available core
   bool channels_last = true;
-  bool cudnn_benchmark = true;
+  bool cudnn_benchmark = false;
   bool create_on_device = true;
   bool keep_memory = true;
   bool inference_mode = true;
