@@ -129,6 +129,15 @@ TEST(CompoundKeys, WordsHaveNumbersOrDefaults) {
     EXPECT_TRUE(error_with({wrong}).starts_with(std::string(wrong).substr(0, 10))) << wrong;
 }
 
+TEST(CompoundKeys, AWordForWhatIsTheDefaultNowHasNoEffect) {
+  const auto off = [](const std::string& value) {
+    return setting_of(recipe_with({"debug.off=" + value}), "debug.off");
+  };
+  EXPECT_EQ(off("['cudnn_benchmark', 'fused']"), off("fused"));
+  EXPECT_EQ(off("cudnn_benchmark"), off("[]"));
+  EXPECT_NE(off("cudnn_heuristics"), off("[]"));
+}
+
 TEST(CompoundKeys, IntervalsHaveUnits) {
   const auto expect = [](const std::string& value, int epochs, int steps, double minutes) {
     const CheckpointOptions found = recipe_with({"checkpoint.every=" + value}).checkpoint;

@@ -97,6 +97,48 @@ TEST_F(VolumeRun, ContinuesAndDividesAmongThreads) {
   EXPECT_EQ(testing::losses(dir_ / "threads", "step"), testing::losses(dir_ / "whole", "step"));
 }
 
+// Half of the volumes have labels for a few voxels only, so that ranks count different numbers.
+TEST_F(VolumeRun, TwoAndThreeRanksAreOne) {
+  std::vector<float> x;
+  std::vector<int64_t> y;
+  for (int i = 0; i < 14; ++i)
+    for (int voxel = 0; voxel < 512; ++voxel) {
+      RandomStream random(9, 0, uint64_t(i * 512 + voxel), RandomUse(1000));
+      const bool inside = (voxel / 64 + i) % 4 < 2;
+      x.push_back(float(inside) + float(random.normal()) * 0.2f);
+      y.push_back(i % 2 == 0 && voxel % 9 > 0 ? -1 : int64_t(inside));
+    }
+  testing::write_file(dir_ / "x.npy", npy("<f4", "14, 8, 8, 8", raw(x)));
+  testing::write_file(dir_ / "y.npy", npy("<i8", "14, 8, 8, 8", raw(y)));
+  const std::string source = "npy:" + dir_.path() + ",volume=x";
+  Settings settings = {"data.source=" + source, "data.eval_source=" + source, "augment.crop=none",
+                       "augment.size=0",        "augment.rotate=0",           "train.batch=5",
+                       "train.epochs=1",        "optimizer.name=sgd",         "model.width=0.25"};
+  train("start", settings);  // initial weights would differ: the ranks are threads
+  settings.insert(settings.end(),
+                  {"train.epochs=2",
+                   "model.weights=" + (dir_ / "start/checkpoints/step-00000003.safetensors")});
+  const TrainResult one = train("one", settings);
+  settings.push_back("distributed.sync_bn=true");
+  for (const int world : {2, 3}) {
+    const std::string name = std::to_string(world) + " ranks";
+    testing::run_ranks(world, [&](Group& group) {
+      TrainerOptions own = options(name);
+      own.group = std::shared_ptr<Group>(&group, [](Group*) {});
+      Trainer(Env::posix(), recipe(settings), own).run();
+    });
+    const auto found = testing::losses(dir_ / name, "step"),
+               expected = testing::losses(dir_ / "one", "step");
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-4) << name << i;
+    const auto ends = find_checkpoint(Env::posix(), dir_ / name, [](const std::string&) {});
+    for (const char* metric : {"accuracy", "iou"})
+      EXPECT_NEAR(ends.evaluation->metrics.value(metric).value(), one.eval->value(metric).value(),
+                  1e-3)
+          << name << metric;
+  }
+}
+
 // The stage that a GPU's stream has, on a CPU's thread.
 TEST_F(VolumeRun, TheAugmentStageGivesTheLoadersLosses) {
   const Settings settings = {"train.epochs=2", "augment.contrast=0.3", "augment.flip=0.5"};

@@ -77,13 +77,16 @@ TEST(Regression, MetricsAreScikitLearns) {
 
 // Few floats on a CPU are summed in one pass, others by torch's operators.
 TEST(Regression, SumsOfOnePassAreThoseOfOperators) {
-  const auto task = regression(RegressionLoss::kMse, 3);
-  const at::Tensor outputs = testing::symmetric("outputs", {7, 3}, 2),
-                   labels = testing::symmetric("labels", {7, 3}, 2), loss = at::full({}, 0.25);
-  const at::Tensor found = task->sums(loss, outputs, labels).at(0),
-                   expected = task->sums(loss, outputs.to(at::kDouble), labels).at(0);
-  EXPECT_EQ(found.numel(), task->totals());
-  EXPECT_TRUE(at::allclose(found, expected, 1e-12, 1e-12)) << found << expected;
+  for (const int64_t values : {1, 3, 1025}) {
+    const auto task = regression(RegressionLoss::kMse, values);
+    const at::Tensor outputs = testing::symmetric("outputs", {7, values}, 2),
+                     labels = testing::symmetric("labels", {7, values}, 2).squeeze(-1),
+                     loss = at::full({}, 0.25);
+    const at::Tensor found = task->sums(loss, outputs, labels).at(0),
+                     expected = task->sums(loss, outputs.to(at::kDouble), labels).at(0);
+    EXPECT_EQ(found.numel(), task->totals());
+    EXPECT_TRUE(at::allclose(found, expected, 1e-12, 1e-12)) << found << expected;
+  }
 }
 
 TEST(Regression, OneOutputIsOfOneNumber) {

@@ -16,12 +16,13 @@ This page holds all measured figures of saturate, with machine, commit and sprea
 in words and short tables, then every file under `results/` as a bench wrote it.
 {gpu}
 
-Release builds. The variants of a generated table were measured in turns in one run; it gives medians with the range.
+Release builds. The variants of a generated table, except gpu-check, were measured in turns in one run; it gives medians
+with the range.
 The machine's times vary by some per cent from minute to minute, so ratios within a table mean more than its numbers.
 [bench.md](bench.md) says how each bench measures; `tools/performance_page.py` makes this page.
 """
 NO_GPU = "**Nothing on this page was measured on a GPU.**"
-GPU = "The section [On a GPU](#on-a-gpu) and the table gpu-check are of the GPU that they name, everything else of a CPU."
+GPU = "The section [On a GPU](#on-a-gpu) and the table gpu-check were measured on the GPU that they name, everything else on a CPU."
 
 
 def number(value):

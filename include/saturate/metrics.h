@@ -37,6 +37,8 @@ struct Metrics {
   // if there are no others.
   int64_t overflowed = 0;
 
+  // Of the means: labelled pixels in segmentation, else samples without those that overflowed.
+  double weight() const;
   // Empty if there is none of that name.
   std::optional<double> value(std::string_view name) const;
   // Replaces the value of that name, or adds it at the end.
@@ -44,7 +46,7 @@ struct Metrics {
   // Intersection over union, averaged over the classes that are labelled or predicted anywhere
   // (Jaccard index, macro average); empty without such a class.
   std::optional<double> mean_iou() const;
-  // Merges the means of both, weighted by samples, and adds their sums; Task::derive() then
+  // Merges the means of both, weighted by weight(), and adds their sums; Task::derive() then
   // computes the values that are not means.
   void merge(const Metrics& other);
 };

@@ -132,7 +132,8 @@ class TrainStep {
   std::unique_ptr<CompiledStep> compiled_;
   int64_t first_uncompiled_ = 0;
   std::function<void()> observer_;
-  // Task::counted() of a batch with several micro-batches; else undefined.
+  // Task::counted() of a batch with several micro-batches, or of all processes' batches; else
+  // undefined.
   at::Tensor counted_;
   GradientReducer* reducer_ = nullptr;  // with several processes
 };

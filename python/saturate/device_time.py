@@ -1,5 +1,6 @@
-"""A GPU's time by phase, from CUDA events that are read once the GPU has passed them, so that nothing waits for it. Tests use events that a
-test moves.
+"""A GPU's time by phase, from CUDA events that are read once the GPU has passed them, so that nothing waits for it.
+
+Tests use events that a test moves.
 """
 
 from __future__ import annotations
@@ -58,13 +59,18 @@ class DeviceTime:
 
     def read(self) -> None:
         """Adds what the GPU has passed. Does not wait for it."""
-        # Both events: those of different streams may be passed in another order.
-        while self._is_usable() and len(self._placed) > 1 and all(self._placed[i][0].query() for i in (0, 1)):
-            event, phase = self._placed.popleft()
-            if phase is not None:
-                self.spent[phase] += round(event.elapsed_time(self._placed[0][0]) * 1e6)
-                self.steps += self._placed[0][1] is None
-            self._free.append(event)
+        try:
+            while self._is_usable() and len(self._placed) > 1 and self._has_passed(2):
+                event, phase = self._placed.popleft()
+                if phase is not None:  # the later event of another stream may be passed first
+                    self.spent[phase] += max(0, round(event.elapsed_time(self._placed[0][0]) * 1e6))
+                    self.steps += self._placed[0][1] is None
+                self._free.append(event)
+        except RuntimeError:  # such as on a device that failed: the loop's own call reports it
+            self._measures = False
+
+    def _has_passed(self, count: int) -> bool:
+        return all(self._placed[i][0].query() for i in range(count))
 
 
 def cuda_time(torch: Any, count: int) -> Optional[DeviceTime]:

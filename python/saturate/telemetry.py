@@ -53,7 +53,8 @@ def _network_bytes() -> Values:
 
 
 class Gpu:
-    """The loop's GPU, read through NVIDIA's package nvidia-ml-py if it is installed; other processes' work counts."""
+    """The loop's GPU, read through NVIDIA's package nvidia-ml-py if it is installed; other processes' work counts.
+    This has not been tried on a GPU."""
 
     def __init__(self) -> None:
         self._nvml: Any = None

@@ -40,6 +40,7 @@ class FakeEvent:
         self.gpu.recorded += 1
 
     def query(self):
+        assert not self.gpu.is_capturing
         return self.at <= self.gpu.done
 
     def elapsed_time(self, later):
@@ -78,6 +79,35 @@ def test_a_gpu_s_time_is_read_once_it_has_passed_the_events():
     time.end_step(True)
     assert spent(time) == {"forward": 8, "backward": 16, "optimizer": 4} and time.steps == 4
     assert time._made <= 5 * 5
+
+
+def test_events_of_two_streams_may_be_passed_in_another_order():
+    gpu = FakeGpu()
+    time = device_time(gpu)
+    gpu.enqueued = 9  # another stream's, which is ahead
+    time.mark(FORWARD)
+    gpu.enqueued = 3
+    time.mark(BACKWARD)
+    gpu.enqueued = 5
+    time.mark(WAIT)
+    gpu.done = 5
+    time.read()
+    assert spent(time) == {}, "the first event is not passed"
+    gpu.done = 9
+    time.read()
+    assert spent(time) == {"backward": 2}
+
+
+def test_no_event_is_asked_for_while_a_graph_is_captured():
+    gpu = FakeGpu()
+    time = device_time(gpu)
+    step(gpu, time)
+    gpu.is_capturing = True
+    time.end_step(True)
+    time.read()
+    gpu.is_capturing = False
+    time.read()
+    assert spent(time)["backward"] == 4
 
 
 def test_steps_that_are_not_measured_cost_no_event():

@@ -232,6 +232,8 @@ std::vector<WhatIf> step_what_ifs(const Recipe& recipe, const Machine& machine,
       switched_on([](Recipe& each) { each.train.keep_memory = true; }));
   add(!train.channels_last, Cause::kLayout, Alters::kRounding,
       switched_on([](Recipe& each) { each.train.channels_last = true; }));
+  add(machine.on_gpu && train.cudnn_benchmark, Cause::kLayout, Alters::kRounding,
+      switched_on([](Recipe& each) { each.train.cudnn_benchmark = false; }));
   add_precisions(recipe.precision.mode, machine, what_ifs);
   add(!recipe.optimizer.fused, Cause::kLaunchOverhead, Alters::kRounding,
       switched_on([](Recipe& each) { each.optimizer.fused = true; }));

@@ -114,8 +114,6 @@ void validate_world(const Recipe& recipe, int processes) {
   if (!train.compiled.empty() && recipe.distributed.sync_bn)
     fail_option("train.compiled", "computes BatchNorm's statistics over one process's images",
                 "Remove it, or set distributed.sync_bn=false", where);
-  if (train.task == TaskKind::kSegment)
-    fail_option("train.task", "= segment supports one process only", "Train in one process", where);
   if (recipe.pipeline.encoder)
     fail_option("pipeline.encoder", "supports one process only", "Remove it", where);
   if (recipe.precision.mode == PrecisionMode::kFp16O3)

@@ -314,6 +314,12 @@ void GradientReducer::backward(const at::Tensor& loss, bool reduce,
   run_backward(searched, waiting, [&] { loss.backward(); });
 }
 
+at::Tensor GradientReducer::total(const at::Tensor& own) {
+  at::Tensor sum = own.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true).view({1});
+  if (enabled_) group_.sum(sum);
+  return sum.squeeze(0);
+}
+
 at::Tensor GradientReducer::zero_loss() const {
   at::Tensor zero = at::zeros({}, at::device(group_.device()).dtype(at::kFloat));
   if (find_unused_) return zero;

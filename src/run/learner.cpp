@@ -54,8 +54,6 @@ Learner::Learner(RunContext& run, RunInput& input, int64_t total_steps)
   const int world = run.shard().world;
   const int micro_batch = (micro_batch_size(recipe.train) + world - 1) / world;  // of this process
   StepOptions options = step_options(recipe, micro_batch);
-  // cuDNN would time its algorithms again for each batch of another length.
-  if (input.data().length(0) > 0) options.cudnn_benchmark = false;
   if (recipe.distributed.sync_bn) options.synced_world = world;
   step_ = std::make_unique<TrainStep>(*parts_.model, *parts_.task, *parts_.optimizer, options,
                                       run.ledger);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "record/class_results.h"
@@ -25,6 +26,28 @@ constexpr int64_t kMostOverflows = 8;
 std::string where_non_finite(Model& model) {
   const std::string name = first_non_finite(model);
   return name.empty() ? "" : ", nor is " + name;
+}
+
+// From the sums of all_reduce_metrics().
+Metrics metrics_from(std::span<const double> sum, std::span<const MetricName> names,
+                     const Task& task, size_t classes) {
+  Metrics all;
+  const double weight = sum.back();
+  all.overflowed = int64_t(sum[sum.size() - 2]);
+  all.samples = int64_t(sum[sum.size() - 3]);
+  if (all.samples == 0) return all;
+  // Without a labelled pixel 0, as in one process; without a sample that did not overflow NaN.
+  const auto mean = [&](double value) { return weight == 0 && classes > 0 ? 0 : value / weight; };
+  all.loss = mean(sum[0]);
+  for (size_t i = 0; i < names.size(); ++i)
+    if (sum[2 + 2 * i] > 0) all.set(names[i].name, mean(sum[1 + 2 * i]));
+  const auto totals = sum.begin() + 1 + 2 * std::ssize(names);
+  all.totals.assign(totals, totals + task.totals());
+  const auto pixels = totals + task.totals();
+  for (auto at = pixels; at != pixels + 3 * ptrdiff_t(classes); at += 3)
+    all.pixels.push_back({int64_t(at[0]), int64_t(at[1]), int64_t(at[2])});
+  task.derive(all);
+  return all;
 }
 
 }  // namespace
@@ -247,9 +270,9 @@ void Recorder::visit(StateVisitor& visitor) {
 Metrics all_reduce_metrics(RunContext& run, const Task& task, const Metrics& own) {
   if (!run.group) return own;
   const std::vector<MetricName> names = task.metric_names();
-  const double count = double(own.samples - own.overflowed);
-  const auto times = [count](double mean) { return count > 0 ? mean * count : 0; };
-  // The loss; each value, and whether there is one; totals; samples; overflowed.
+  const double weight = own.weight();
+  const auto times = [weight](double mean) { return weight > 0 ? mean * weight : 0; };
+  // The loss; each value, and whether there is one; totals; pixels; samples; overflowed; weight.
   std::vector<double> sum = {times(own.loss)};
   for (const MetricName& each : names) {
     const auto value = own.value(each.name);
@@ -258,24 +281,18 @@ Metrics all_reduce_metrics(RunContext& run, const Task& task, const Metrics& own
   }
   for (int64_t i = 0; i < task.totals(); ++i)
     sum.push_back(i < std::ssize(own.totals) ? own.totals[size_t(i)] : 0);
-  sum.push_back(count);
-  sum.push_back(double(own.overflowed));
+  const size_t classes =
+      run.recipe.train.task == TaskKind::kSegment ? size_t(run.recipe.model.classes) : 0;
+  for (size_t i = 0; i < classes; ++i) {
+    const ClassPixels of = i < own.pixels.size() ? own.pixels[i] : ClassPixels();
+    sum.insert(sum.end(), {double(of.hits), double(of.labelled), double(of.predicted)});
+  }
+  sum.insert(sum.end(), {double(own.samples), double(own.overflowed), weight});
   {
     Ledger::Scope scope(run.ledger, Phase::kReduce);
     run.group->sum(at::from_blob(sum.data(), {std::ssize(sum)}, at::kDouble));
   }
-  Metrics all;
-  const double samples = sum[sum.size() - 2];
-  all.overflowed = int64_t(sum.back());
-  all.samples = int64_t(samples) + all.overflowed;
-  if (all.samples == 0) return all;
-  all.loss = sum[0] / samples;
-  for (size_t i = 0; i < names.size(); ++i)
-    if (sum[2 + 2 * i] > 0) all.set(names[i].name, sum[1 + 2 * i] / samples);
-  const auto totals = sum.begin() + 1 + 2 * std::ssize(names);
-  all.totals.assign(totals, totals + task.totals());
-  task.derive(all);
-  return all;
+  return metrics_from(sum, names, task, classes);
 }
 
 }  // namespace saturate

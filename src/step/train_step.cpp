@@ -144,11 +144,12 @@ void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
 void TrainStep::run(const DeviceBatch& batch, double lr, RunningMetrics& metrics) {
   const double global_batch = double(reducer_ ? batch.global_batch : batch.count());
   const auto micro_batches = split(batch, options_.micro_batch, options_.synced_world);
-  counted_ = micro_batches.size() > 1 ? task_.counted(batch.labels) : at::Tensor();
+  counted_ = reducer_ || micro_batches.size() > 1 ? task_.counted(batch.labels) : at::Tensor();
+  if (counted_.defined() && reducer_) {
+    Ledger::Scope scope(ledger_, Phase::kReduce);
+    counted_ = reducer_->total(counted_);
+  }
   if (counted_.defined()) counted_ = counted_.clamp_min(1);
-  if (counted_.defined() && global_batch != double(batch.count()))
-    counted_ =
-        counted_ * (global_batch / double(batch.count()));  // its share of all processes' loss
   const at::Tensor statistics = flat_statistics();
   for (const DeviceBatch& one : micro_batches) {
     const bool last = &one == &micro_batches.back();

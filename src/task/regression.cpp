@@ -69,7 +69,7 @@ class Regression : public Task {
   std::vector<at::Tensor> sums(const at::Tensor& loss, const at::Tensor& outputs,
                                const at::Tensor& labels) const override {
     const auto [found, target] = alike(outputs, labels);
-    if (are_few(found) && are_few(target) && loss.is_cpu()) {
+    if (are_few(found) && are_few(target) && loss.is_cpu() && found.numel() % columns_ == 0) {
       const at::Tensor totals = at::zeros({this->totals()}, at::kDouble);
       auto* const sum = totals.mutable_data_ptr<double>();
       sum[0] = loss.item<double>() * double(labels.size(0));

@@ -10,18 +10,17 @@
 namespace saturate {
 namespace {
 
-// The weight of a mean: pixels if there are any, else samples.
-double weight_of(const Metrics& metrics) {
-  int64_t labelled = 0;
-  for (const ClassPixels& of : metrics.pixels) labelled += of.labelled;
-  return double(metrics.pixels.empty() ? metrics.samples - metrics.overflowed : labelled);
-}
-
 void add_to(at::Tensor& sum, const at::Tensor& more) {
   sum = sum.defined() ? sum + more : more;
 }
 
 }  // namespace
+
+double Metrics::weight() const {
+  int64_t labelled = 0;
+  for (const ClassPixels& of : pixels) labelled += of.labelled;
+  return double(pixels.empty() ? samples - overflowed : labelled);
+}
 
 std::optional<double> Metrics::value(std::string_view name) const {
   const auto found = std::ranges::find(values, name, &MetricValue::name);
@@ -54,7 +53,7 @@ void Metrics::merge(const Metrics& other) {
     *this = other;
     return;
   }
-  const double own = weight_of(*this), others = weight_of(other);
+  const double own = weight(), others = other.weight();
   const double share = own + others > 0 ? others / (own + others) : 0;
   const auto mean = [&](double a, double b) {
     if (own == 0 || others == 0) return others > 0 ? b : a;  // the other mean may be NaN

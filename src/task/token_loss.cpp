@@ -31,7 +31,7 @@ using torch::autograd::variable_list;
 // Probabilities are computed for this many elements at once: on a CPU few enough for its cache, on
 // a GPU enough to fill it and to make launches cheap.
 int64_t rows_at_once(const at::Tensor& rows) {
-  const int64_t at_once = rows.is_cuda() ? 1 << 26 : 1 << 22;
+  const int64_t at_once = rows.is_cuda() ? 1 << 24 : 1 << 22;
   return std::max<int64_t>(1, at_once / std::max<int64_t>(1, rows.size(1)));
 }
 

@@ -6,13 +6,13 @@
 
 Parts, in order:
   tests    the tests that need a GPU, in several processes
-  bench    a custom augmentation; copies to the GPU, pinned and pageable; the augmentation kernel beside a plain copy of
-           as many bytes
-  steps    training steps of three networks in each precision
+  bench    a custom augmentation; copies to the GPU, pinned and pageable; the augmentation kernels of images and volumes
+           beside a plain copy of as many bytes
+  steps    training steps of three networks in each precision, and of GPT-2 in bf16
   graphs   the same, each step as one CUDA graph
   sweeps   settings side by side, and the ladders
-  peers    Python on the same GPU (torchvision's augmentation and networks, the ladder of free gains), each directly
-           after its counterpart, which this part measures too
+  peers    Python on the same GPU (torchvision's augmentation and networks, GPT-2, also with torch.compile, the ladder of
+           free gains), each directly after its counterpart, which this part measures too
   cifar    CIFAR-10 in two epochs, and with the recipe for speed
 A part that reaches its limit (--minutes) lists what it did not run.
 
