@@ -15,7 +15,7 @@ import time
 import torch
 from step_worker import GPT_SIZES, NanoGpt
 
-VOCABULARY = 50257  # GPT-2's
+VOCABULARY = 50304  # GPT-2's 50,257, which nanoGPT pads to a multiple of 64
 
 
 def image_task(name, side, batch):
