@@ -47,7 +47,8 @@ class GradientReducer {
   // as zero_loss(). Fails with kUsage naming the parameters without a gradient, unless
   // distributed.find_unused.
   void backward(const at::Tensor& loss, bool reduce, const std::function<void()>& waiting = {});
-  // The sum of every process's number, a scalar on the group's device. Collective.
+  // The sum of a number, a scalar, over all processes: [] double on its device. Collective; without
+  // communication while set_enabled(false).
   at::Tensor total(const at::Tensor& own);
   // A zero connected to every parameter, including those of a loss; with distributed.find_unused a
   // plain 0, since a parameter that is unused on all processes must stay unchanged.

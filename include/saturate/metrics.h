@@ -37,7 +37,7 @@ struct Metrics {
   // if there are no others.
   int64_t overflowed = 0;
 
-  // Of the means: labelled pixels in segmentation, else samples without those that overflowed.
+  // The weight of the means: labelled pixels in segmentation, else samples without overflow.
   double weight() const;
   // Empty if there is none of that name.
   std::optional<double> value(std::string_view name) const;

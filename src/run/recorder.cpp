@@ -1,6 +1,7 @@
 #include "run/recorder.h"
 
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <fmt/format.h>
 
 #include <cmath>
@@ -26,6 +27,13 @@ constexpr int64_t kMostOverflows = 8;
 std::string where_non_finite(Model& model) {
   const std::string name = first_non_finite(model);
   return name.empty() ? "" : ", nor is " + name;
+}
+
+// A rank without samples counts no class.
+size_t most_of_all(Group& group, size_t own) {
+  const at::Tensor most = at::full({1}, int64_t(own), at::kLong);
+  group.max(most);
+  return size_t(most.item<int64_t>());
 }
 
 // From the sums of all_reduce_metrics().
@@ -282,7 +290,7 @@ Metrics all_reduce_metrics(RunContext& run, const Task& task, const Metrics& own
   for (int64_t i = 0; i < task.totals(); ++i)
     sum.push_back(i < std::ssize(own.totals) ? own.totals[size_t(i)] : 0);
   const size_t classes =
-      run.recipe.train.task == TaskKind::kSegment ? size_t(run.recipe.model.classes) : 0;
+      run.recipe.train.task == TaskKind::kSegment ? most_of_all(*run.group, own.pixels.size()) : 0;
   for (size_t i = 0; i < classes; ++i) {
     const ClassPixels of = i < own.pixels.size() ? own.pixels[i] : ClassPixels();
     sum.insert(sum.end(), {double(of.hits), double(of.labelled), double(of.predicted)});
