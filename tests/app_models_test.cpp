@@ -231,33 +231,61 @@ TEST_F(ModelCommand, SizesByEpochAreTrainedAndResumed) {
   expect_error(train("mlp", {sizes, "model.name=mlp"}), 2, {"mlp takes images of one size"});
 }
 
-TEST_F(ModelCommand, ExportsAProgramOfTorchExportThroughPython) {
-  if (compiling_python().empty()) GTEST_SKIP() << kNoPython;
-  ASSERT_EQ(train("run", {"model.width=0.0625"}).exit_code, 0);
+// A run's model, and the same in Python as `saturate export --format pt2` writes it.
+void expect_same_program(const TempDir& dir, const std::string& run, const ModelInput& input,
+                         const std::vector<at::Tensor>& samples) {
   for (const char* format : {"safetensors", "pt2"}) {
-    const CommandResult result = run_saturate("export " + (dir / "run") + " --format " + format +
-                                              " --out " + (dir / "model.") + format);
+    const CommandResult result = run_saturate("export " + run + " --format " + format + " --out " +
+                                              (dir / "model.") + format);
     ASSERT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(result.err, "");
   }
-  Recipe recipe;
-  recipe.model.name = "simple_cnn";
-  recipe.model.width = 0.0625;
-  const auto model = make_model(recipe.model, {10, 16, Env::posix()});
+  const Recipe recipe = parse_recipe(read_text(run + "/recipe.toml"), run);
+  const auto model = make_model(recipe.model, input);
   load_weights(Env::posix(), dir / "model.safetensors", *model);
   model->set_training(false);
   const at::NoGradGuard no_grad;
   std::vector<NamedTensor> tensors;
-  for (const int64_t count : {1, 3}) {
-    const at::Tensor images = at::randn({count, 3, 16, 16});
-    tensors.push_back({"images" + std::to_string(count), images});
-    tensors.push_back({"logits" + std::to_string(count), model->forward(images)});
+  for (const at::Tensor& each : samples) {
+    const std::string count = std::to_string(each.size(0));
+    tensors.push_back({"images" + count, each});
+    tensors.push_back({"logits" + count, model->forward(each)});
   }
   write_safetensors(Env::posix(), dir / "expected.safetensors", tensors, {});
-  const std::string command = "'" + compiling_python() + "' '" +
-                              source_path("tests/oracles/run_pt2.py") + "' '" +
-                              (dir / "model.pt2") + "' '" + (dir / "expected.safetensors") + "'";
+  const std::string command =
+      "'" + compiling_python() + "' '" + source_path("tests/oracles/run_pt2.py") + "' '" +
+      (dir / "model.pt2") + "' '" + (dir / "expected.safetensors") + "' " + recipe.model.name;
   EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+TEST_F(ModelCommand, ExportsAProgramOfTorchExportThroughPython) {
+  if (compiling_python().empty()) GTEST_SKIP() << kNoPython;
+  ASSERT_EQ(train("run", {"model.width=0.0625"}).exit_code, 0);
+  expect_same_program(dir, dir / "run", {10, 16, Env::posix()},
+                      {at::randn({1, 3, 16, 16}), at::randn({3, 3, 16, 16})});
+}
+
+TEST_F(ModelCommand, ExportsProgramsOfTensors) {
+  if (compiling_python().empty()) GTEST_SKIP() << kNoPython;
+  const std::vector<std::string> none = {"data.eval_source=", "augment.size=0", "augment.crop=none",
+                                         "train.epochs=1"};
+  auto with = none;
+  with.insert(with.end(), {"data.source=synth-text:symbols=30,context=16,count=40",
+                           "model.name=gpt_tiny", "optimizer.lr=0.01"});
+  ASSERT_EQ(train("text", with).exit_code, 0);
+  ModelInput input{30, 0, Env::posix()};
+  input.tensor = {.name = "tokens", .type = ElementType::kInt64, .shape = {16}, .values = 30};
+  expect_same_program(dir, dir / "text", input,
+                      {at::randint(30, {1, 16}, at::kLong), at::randint(30, {3, 16}, at::kLong)});
+  with = none;
+  with.insert(with.end(), {"data.source=synth-volume:size=8,count=40", "model.name=unet3d",
+                           "model.width=0.25"});
+  ASSERT_EQ(train("volumes", with).exit_code, 0);
+  const Recipe volumes = parse_recipe(read_text(dir / "volumes/recipe.toml"), "");
+  input.outputs = volumes.model.classes;
+  input.tensor = {.name = "x", .type = ElementType::kFloat32, .shape = {1, 8, 8, 8}};
+  expect_same_program(dir, dir / "volumes", input,
+                      {at::randn({1, 1, 8, 8, 8}), at::randn({3, 1, 8, 8, 8})});
 }
 
 TEST_F(ModelCommand, APythonThatCannotExportIsOneError) {

@@ -51,8 +51,6 @@ TEST(TensorCommands, ATableIsTrainedEvaluatedAndExported) {
     EXPECT_EQ(made.exit_code, 0) << made.err;
   }
   EXPECT_NE(testing::read_text(dir / "onnx").find("input"), std::string::npos);
-  testing::expect_error(run_saturate("export " + run + " --format pt2 --out " + (dir / "p")), 2,
-                        {"pt2 is only for models of images"});
   testing::expect_error(
       run_saturate("eval " + run + " --data csv:" + table + " --predictions " + (dir / "p")), 2,
       {"the run is regression"});

@@ -33,6 +33,7 @@ inline Recipe package_recipe(const std::string& model) {
   recipe.model.classes = 10;
   recipe.augment.size = 16;
   recipe.train.batch = 8;
+  recipe.train.task = TaskKind::kClassify;
   recipe.train.label_smoothing = 0.1;
   recipe.train.device = "cpu";
   recipe.precision.mode = PrecisionMode::kFp32;
@@ -53,6 +54,11 @@ inline DeviceBatch random_batch(const Recipe& recipe, int64_t count) {
   const ImageSize& size = recipe.augment.size;
   batch.images =
       at::randn({count, 3, size.height, size.width}).contiguous(at::MemoryFormat::ChannelsLast);
+  if (recipe.train.task == TaskKind::kSegment) {  // some without a label
+    batch.labels = at::randint(recipe.model.classes, {count, size.height, size.width}, at::kLong);
+    batch.labels.narrow(0, 0, count / 4).fill_(kIgnoredLabel);
+    return batch;
+  }
   batch.labels = at::randint(recipe.model.classes, {count}, at::kLong);
   return batch;
 }
@@ -115,16 +121,22 @@ inline const char* kNoPython =
     "no Python with torch " TORCH_VERSION ": set SATURATE_PYTHON to one to run this";
 
 // Runs tools/compile_step.py; returns the package's path, which the command was given.
-inline std::string compile_package(const TempDir& dir, const Recipe& recipe,
+inline std::string compile_package(const TempDir& dir, const std::string& recipe,
+                                   const std::vector<std::string>& settings,
                                    const std::string& more = "") {
   const std::string path = dir / "step.pt2", log = dir / "compile.log";
-  write_file(dir / "recipe.toml", to_toml(recipe));
-  const std::string command = "'" + compiling_python() + "' '" +
-                              source_path("tools/compile_step.py") + "' '" + (dir / "recipe.toml") +
-                              "' --saturate '" + kCommand + "' --out '" + path + "' " + more +
-                              " >'" + log + "' 2>&1";
-  EXPECT_EQ(std::system(command.c_str()), 0) << read_text(log);
+  std::string command = "'" + compiling_python() + "' '" + source_path("tools/compile_step.py") +
+                        "' '" + recipe + "' --saturate '" + kCommand + "' --out '" + path + "' " +
+                        more;
+  for (const std::string& setting : settings) command += " --set '" + setting + "'";
+  EXPECT_EQ(std::system((command + " >'" + log + "' 2>&1").c_str()), 0) << read_text(log);
   return path;
+}
+
+inline std::string compile_package(const TempDir& dir, const Recipe& recipe,
+                                   const std::string& more = "") {
+  write_file(dir / "recipe.toml", to_toml(recipe));
+  return compile_package(dir, dir / "recipe.toml", {}, more);
 }
 
 // Options for tests that compile a step: one compute thread, as in the recipe above.

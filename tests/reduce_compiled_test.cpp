@@ -152,7 +152,7 @@ TEST(CompiledStepOfProcesses, TrainsLikeAnEagerStep) {
     alone.train.compiled = package;
     CompiledStep step(Env::posix(), alone, *filled_network());
   });
-  EXPECT_NE(error.reason().find("micro-batches of 8 images, not 16"), std::string::npos)
+  EXPECT_NE(error.reason().find("micro-batches of 8 samples, not 16"), std::string::npos)
       << error.reason();
   std::vector<std::vector<at::Tensor>> found(kWorld), expected(kWorld);
   run_ranks(kWorld, [&](Group& group) {

@@ -200,7 +200,6 @@ TEST(SegmentationRun, UnsupportedSettingsAreRefusedAtOnce) {
   refused({"train.task=classify", "data.source=synth:size=16"}, "predicts a class for each pixel");
   refused({"train.task=classify", "train.monitor=eval_iou"}, "train.monitor");
   refused({"train.task=classify", kFrozen[1], "train.compiled=step.pt2"}, "freeze_statistics");
-  refused({"train.compiled=step.pt2"}, "train.compiled");
   refused({"debug.checks=streams"}, "debug.checks");
   refused({"pipeline.encoder=true"}, "optimizer.freeze is empty");
   refused({"pipeline.encoder=true", kFrozen[0]}, "optimizer.freeze_statistics");

@@ -131,13 +131,14 @@ void train_by_recipe(Recipe recipe, Model& model, Model& twin, double tolerance)
   Ledger ledger(Env::posix());
   recipe.train.batch = 16;
   recipe.train.accumulate = 2;
-  RunningMetrics metrics[2] = {RunningMetrics(classification()), RunningMetrics(classification())};
+  const auto task = make_task(recipe.train, recipe.model.classes, {});
+  RunningMetrics metrics[2] = {RunningMetrics(*task), RunningMetrics(*task)};
   Model* models[] = {&model, &twin};
   for (int i = 0; i < 2; ++i) {
     at::manual_seed(5);
     const auto optimizer = make_optimizer(
         recipe.optimizer, make_parameter_groups(recipe.optimizer, models[i]->parameters()));
-    TrainStep trained(*models[i], classification(), *optimizer,
+    TrainStep trained(*models[i], *task, *optimizer,
                       {.label_smoothing = 0.1, .micro_batch = 8, .clip_norm = 0.1}, ledger);
     if (i == 0)
       trained.use_compiled(std::make_unique<CompiledStep>(Env::posix(), recipe, *models[i]));
@@ -182,6 +183,17 @@ TEST_F(CompiledStepTest, TrainsLikeEager) {
                        is_deep(name) ? deep : shallow);
     train_by_recipe(recipe, *model, *twin, is_deep(name) ? 1e-2 : 1e-5);
   }
+}
+
+// The first micro-batch of two has half as many labelled pixels as the other.
+TEST_F(CompiledStepTest, UnevenlyLabelledMicroBatchesTrainLikeEager) {
+  Recipe recipe = package_recipe("toy_seg");
+  recipe.data.source += ",masks=true";
+  recipe.model.classes = 11;
+  recipe.train.task = TaskKind::kSegment;
+  recipe.train.compiled = testing::compile_package(dir, recipe);
+  const auto model = compiled_model(recipe), twin = compiled_model(recipe);
+  train_by_recipe(recipe, *model, *twin, 1e-5);
 }
 
 // All values are converted in place, as Model::to() has no type.

@@ -64,7 +64,7 @@ TEST_F(PackageTest, EachDifferingSettingIsNamedWithBothValues) {
   other.train.accumulate = 2;
   other.precision.mode = PrecisionMode::kBf16;
   EXPECT_EQ(refusal(other), std::string(kUnusable) +
-                                "it was made for micro-batches of 8 images, not 16; "
+                                "it was made for micro-batches of 8 samples, not 16; "
                                 "precision.mode \"fp32\", not \"bf16\"");
   other = recipe;
   other.augment.size = 20;

@@ -14,8 +14,8 @@ models: this Python, or the one named by --python or $SATURATE_PYTHON.
 import argparse
 import contextlib
 import copy
+import dataclasses
 import fnmatch
-import importlib.util
 import json
 import os
 import pathlib
@@ -38,6 +38,8 @@ SETTINGS = (
     "model.dropout",
     "augment.size",
     "precision.mode",
+    "train.task",
+    "train.loss",
     "train.label_smoothing",
     "train.device",
     "train.channels_last",  # true without "channels_last" in debug.off
@@ -62,8 +64,9 @@ def arguments():
     parser.add_argument("--processes", type=int, default=1, metavar="N",
                         help="number of processes of the run, which divide each batch (default %(default)s)")
     parser.add_argument("--module", metavar="FILE.py:FACTORY",
-                        help="FACTORY(classes, size, width) returns the torch.nn.Module, with the "
-                             "model's parameter names")
+                        help="FACTORY(classes, size, width) returns the torch.nn.Module, with the model's "
+                             "parameter names; size is an integer, (height, width), or of tensors a list, "
+                             "the shape of a sample")
     parser.add_argument("--python", default=os.environ.get("SATURATE_PYTHON"),
                         help="the Python to compile with (default $SATURATE_PYTHON, or this one)")
     parser.add_argument("--double", action="store_true",
@@ -117,9 +120,30 @@ def version_of(torch):
     return torch.__version__.split("+")[0]
 
 
+@dataclasses.dataclass
+class Samples:
+    """Shapes and types (of torch, by name) of a sample's input and target."""
+
+    images: bool
+    input: tuple
+    target: tuple
+
+
 def resolved_recipe(args):
+    """The recipe with all its keys, and its Samples."""
     settings = [part for setting in (*args.set, "train.compiled=") for part in ("--set", setting)]
-    return tomllib.loads(output_of_saturate(args, "train", args.recipe, "--print-recipe", *settings))
+    text = output_of_saturate(args, "train", args.recipe, "--print-recipe", *settings)
+    recipe = tomllib.loads(text)
+    # "# samples: input float32 [10], target int64 []" where they are tensors.
+    found = re.findall(r"(?:input|target) (\w+) (\[[\d, ]*\])", text.splitlines()[-1])
+    if found:
+        return recipe, Samples(False, *((json.loads(shape), kind) for kind, shape in found))
+    size = recipe["augment"]["size"]
+    if not isinstance(size, int) and isinstance(size[0], str):
+        fail("augment.size changes by epoch, and a compiled step is made for one size. Set one size")
+    sides = [size, size] if isinstance(size, int) else size
+    labels = sides if recipe["train"]["task"] == "segment" else []
+    return recipe, Samples(True, ([3, *sides], "float32"), (labels, "int64"))
 
 
 def value_of(recipe, key):
@@ -129,31 +153,23 @@ def value_of(recipe, key):
     return recipe[section][name]
 
 
-def make_module(args, recipe):
-    classes, size, width = (recipe["model"]["classes"], recipe["augment"]["size"],
-                            recipe["model"]["width"])
-    if args.module:
-        path, _, factory = args.module.rpartition(":")
-        if not pathlib.Path(path).is_file():
-            fail(f"--module {args.module}: there is no file {path!r}. Use FILE.py:FACTORY")
-        spec = importlib.util.spec_from_file_location("user_module", path)
-        user = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(user)
-        if not hasattr(user, factory):
-            fail(f"--module {args.module}: {path} has no {factory}")
-        return getattr(user, factory)(classes, size, width)
-    from model_twins import make_twin
+def make_module(args, recipe, size):
+    classes, width = recipe["model"]["classes"], recipe["model"]["width"]
+    from model_twins import make_twin, make_users_module
 
     try:
-        return make_twin(recipe["model"]["name"], classes, size, width,
-                         dropout=recipe["model"]["dropout"])
+        if args.module:
+            return make_users_module(args.module, classes, size, width)
+        return make_twin(recipe["model"]["name"], classes, size, width, dropout=recipe["model"]["dropout"])
     except LookupError as error:
         fail(f"{error}. Give your model in Python with --module FILE.py:FACTORY")
 
 
 def make_step(torch, module, recipe):
     """The module to export: (images, labels, factor) to (loss * factor, loss, logits)."""
-    smoothing, device = recipe["train"]["label_smoothing"], recipe["train"]["device"]
+    from model_twins import loss_twin
+
+    loss_of, device = loss_twin(recipe), recipe["train"]["device"]
     reduced = TYPES.get(recipe["precision"]["mode"])
 
     class Step(torch.nn.Module):
@@ -169,16 +185,20 @@ def make_step(torch, module, recipe):
                 logits = self.model(images)
             if logits.dtype != torch.float64:
                 logits = logits.float()
-            loss = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+            loss = loss_of(logits, labels)
             return loss * factor, loss.detach(), logits.detach()
 
     return Step()
 
 
-def prepare(torch, module, recipe):
+def uses_channels_last(recipe, samples):
+    return samples.images and value_of(recipe, "train.channels_last")
+
+
+def prepare(torch, module, recipe, samples):
     """Sets device, memory order and frozen parameters, as saturate does."""
     module.train()
-    if value_of(recipe, "train.channels_last"):
+    if uses_channels_last(recipe, samples):
         module.to(recipe["train"]["device"], memory_format=torch.channels_last)
     else:
         module.to(recipe["train"]["device"])
@@ -196,12 +216,17 @@ def micro_batch_of(recipe, processes):
     return recipe["train"]["batch"] // count
 
 
-def example_inputs(torch, recipe, micro_batch, dtype):
-    size, device = recipe["augment"]["size"], recipe["train"]["device"]
-    order = torch.channels_last if value_of(recipe, "train.channels_last") else torch.contiguous_format
-    height, width = (size, size) if isinstance(size, int) else size
-    images = torch.randn(micro_batch, 3, height, width, device=device, dtype=dtype)
-    labels = torch.arange(micro_batch, device=device) % recipe["model"]["classes"]
+def example_inputs(torch, recipe, samples, micro_batch, dtype):
+    device, classes = recipe["train"]["device"], recipe["model"]["classes"]
+    order = torch.channels_last if uses_channels_last(recipe, samples) else torch.contiguous_format
+
+    def drawn(shape, kind):
+        if kind == "float32":
+            return torch.randn(micro_batch, *shape, device=device, dtype=dtype)
+        below = 2 if recipe["train"]["task"] == "multilabel" else classes
+        return torch.randint(below, (micro_batch, *shape), device=device)
+
+    images, labels = drawn(*samples.input), drawn(*samples.target)
     return images.contiguous(memory_format=order), labels, torch.ones((), device=device, dtype=dtype)
 
 
@@ -290,7 +315,7 @@ def compile_library(torch, joint, folder):
     return archive.read_bytes(libraries[0])
 
 
-def describe(torch, recipe, micro_batch, module, gradients, library, source):
+def describe(torch, recipe, samples, micro_batch, module, gradients, library, source):
     kinds = {torch.float32: "Float", torch.float64: "Double", torch.float16: "Half",
              torch.bfloat16: "BFloat16", torch.int64: "Long", torch.int32: "Int", torch.bool: "Bool"}
 
@@ -301,12 +326,16 @@ def describe(torch, recipe, micro_batch, module, gradients, library, source):
     gpu = {}
     if recipe["train"]["device"] == "cuda":  # the machine code runs only on this architecture
         gpu["architecture"] = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    shapes = {} if samples.images else {
+        name: {"shape": shape, "type": kinds[getattr(torch, kind)]}
+        for name, (shape, kind) in (("input", samples.input), ("target", samples.target))}
     flags = next((line for line in open("/proc/cpuinfo") if line.startswith("flags")), ":")
     return {
         "format": FORMAT,
         "torch": version_of(torch),
         "processor": sorted(flag for flag in flags.split(":")[1].split() if FEATURES.match(flag)),
         **gpu,
+        **shapes,
         "source": source,
         "part": micro_batch,
         "settings": {key: value_of(recipe, key) for key in SETTINGS},
@@ -336,23 +365,16 @@ def main():
     go_on_with(args.python)
     warnings.filterwarnings("ignore", category=FutureWarning)  # torch's warnings about its own code
     torch = import_torch(args)
-    recipe = resolved_recipe(args)
-    if recipe["train"]["task"] == "segment":
-        fail("train.task=segment cannot be compiled: a compiled step predicts one class per image, not per pixel")
-    size = recipe["augment"]["size"]
-    if recipe["train"]["task"] != "classify" or size == 0:
-        fail("the source has tensors, and a compiled step is for images and their classes")
-    if not isinstance(size, int) and isinstance(size[0], str):
-        fail("augment.size changes by epoch, and a compiled step is made for one size. Set one size")
+    recipe, samples = resolved_recipe(args)
     if recipe["precision"]["mode"].endswith(("-o2", "-o3")):
         fail(f"precision.mode {recipe['precision']['mode']} cannot be compiled. Use bf16 or fp16")
     micro_batch = micro_batch_of(recipe, args.processes)
-    module = make_module(args, recipe)
+    module = make_module(args, recipe, recipe["augment"]["size"] if samples.images else samples.input[0])
     if args.double:
         module.double()
-    prepare(torch, module, recipe)
+    prepare(torch, module, recipe, samples)
     step = make_step(torch, module, recipe)
-    inputs = example_inputs(torch, recipe, micro_batch, torch.float64 if args.double else torch.float32)
+    inputs = example_inputs(torch, recipe, samples, micro_batch, torch.float64 if args.double else torch.float32)
     joint, gradients = export(torch, step, inputs)
     check(torch, joint, step, inputs, recipe["precision"]["mode"] in TYPES)
     target = pathlib.Path(args.out).resolve().parent
@@ -360,9 +382,9 @@ def main():
     with tempfile.TemporaryDirectory(dir=target, prefix=".compile_step-") as folder:
         library = compile_library(torch, joint, folder)
         source = args.module or f"{recipe['model']['name']} of tools/model_twins.py"
-        about = describe(torch, recipe, micro_batch, module, gradients, library, source)
+        about = describe(torch, recipe, samples, micro_batch, module, gradients, library, source)
         write_package(about, library, args.out, folder)
-    print(f"{args.out}: {recipe['model']['name']}, micro-batches of {about['part']} images, "
+    print(f"{args.out}: {recipe['model']['name']}, micro-batches of {about['part']} samples, "
           f"{recipe['precision']['mode']}, {len(gradients)} gradients, {len(library) >> 10} KiB of code")
 
 

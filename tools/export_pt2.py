@@ -7,12 +7,12 @@ for its models. For a model of your own, write its weights first:
   saturate export RUN --format safetensors --out model.safetensors
   tools/export_pt2.py model.safetensors --module FILE.py:FACTORY --out model.pt2
 
-The weights are put into the same model in Python (tools/model_twins.py), which is exported for any number of images.
+The weights are put into the same model in Python (tools/model_twins.py), which is exported for any number of samples.
 """
 
 import argparse
-import importlib.util
 import json
+import math
 import os
 import pathlib
 import sys
@@ -36,7 +36,7 @@ def arguments():
     parser.add_argument("--out", required=True, metavar="MODEL.pt2")
     parser.add_argument("--module", metavar="FILE.py:FACTORY",
                         help="FACTORY(classes, size, width) returns the torch.nn.Module, with the model's names; "
-                             "size is an integer, or (height, width) of images that are not square")
+                             "size is an integer, (height, width), or of tensors a list, the shape of a sample")
     return parser.parse_args()
 
 
@@ -66,35 +66,43 @@ def read_safetensors(torch, path):
 
 
 def make_module(given, name, classes, size, width):
-    if not given:
-        from model_twins import make_twin
+    from model_twins import make_twin, make_users_module
 
-        try:
-            return make_twin(name, classes, size, width)
-        except LookupError as error:
-            fail(str(error), "--format pt2",
-                 "Export safetensors, and run tools/export_pt2.py --module FILE.py:FACTORY with your model in Python")
-    path, _, factory = given.rpartition(":")
-    if not pathlib.Path(path).is_file():
-        fail(f"there is no file {path!r}", f"--module {given}", "Write FILE.py:FACTORY")
-    spec = importlib.util.spec_from_file_location("user_module", path)
-    user = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(user)
-    if not hasattr(user, factory):
-        fail(f"{path} has no {factory}", f"--module {given}", "Name a function of the file")
-    return getattr(user, factory)(classes, size, width)
+    try:
+        return make_users_module(given, classes, size, width) if given else make_twin(name, classes, size, width)
+    except LookupError as error:
+        fail(str(error), "--format pt2",
+             "Export safetensors, and run tools/export_pt2.py --module FILE.py:FACTORY with your model in Python")
 
 
-def export(torch, module, size):
-    """The program, for any number of images; fails unless it computes the module's logits."""
-    height, width = (size, size) if isinstance(size, int) else size
-    images = torch.linspace(-2, 2, 3 * 3 * height * width).reshape(3, 3, height, width)
-    program = torch.export.export(module, (images[:2],), dynamic_shapes=({0: torch.export.Dim("batch")},))
+def size_of(metadata):
+    """As --module's FACTORY gets it: of tensors a list."""
+    if "input" in metadata:
+        return json.loads(metadata["input"])
+    sides = tuple(map(int, metadata["image_size"].split("x")))  # "224", or "224x320", height first
+    return sides[0] if len(sides) == 1 else sides
+
+
+def example_of(torch, size, metadata):
+    """Three samples."""
+    if isinstance(size, list):
+        shape = (3, *size)
+    else:
+        shape = (3, 3, size, size) if isinstance(size, int) else (3, 3, *size)
+    count = math.prod(shape)
+    if metadata.get("input_type") == "int64":
+        return (torch.arange(count) % int(metadata["outputs"])).reshape(shape)
+    return torch.linspace(-2, 2, count).reshape(shape)
+
+
+def export(torch, module, samples):
+    """The program, for any number of samples; fails unless it computes the module's outputs."""
+    program = torch.export.export(module, (samples[:2],), dynamic_shapes=({0: torch.export.Dim("batch")},))
     with torch.no_grad():
         for count in 1, 3:
-            expected, found = module(images[:count]), program.module()(images[:count])
+            expected, found = module(samples[:count]), program.module()(samples[:count])
             if (found - expected).abs().max() > 1e-4 * expected.abs().max():
-                fail(f"the exported program does not compute the model's logits of {count} images", "--format pt2",
+                fail(f"the exported program does not compute the model's outputs of {count} samples", "--format pt2",
                      "Use --format torchscript")
     return program
 
@@ -103,18 +111,17 @@ def main():
     args = arguments()
     torch = import_torch()
     tensors, metadata = read_safetensors(torch, args.weights)
-    if not {"model", "classes", "image_size", "width"} <= metadata.keys():
+    if not {"model", "classes", "width"} <= metadata.keys() or not {"image_size", "input"} & metadata.keys():
         fail("it is not a file of saturate export --format safetensors", args.weights, "Export the run again")
     classes = int(metadata.get("outputs") or len(json.loads(metadata["classes"])))
-    sides = tuple(map(int, metadata["image_size"].split("x")))  # "224", or "224x320", height first
-    size = sides[0] if len(sides) == 1 else sides
+    size = size_of(metadata)
     module = make_module(args.module, metadata["model"], classes, size, float(metadata["width"])).eval()
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
         fail(f"the model in Python has other weights: {' '.join(str(error).split())[:500]}", args.weights,
              "Export the run again, or make the model in Python like the one that was trained")
-    program = export(torch, module, size)
+    program = export(torch, module, example_of(torch, size, metadata))
     target = pathlib.Path(args.out).resolve()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".export_pt2-") as folder:
         path = os.path.join(folder, "model.pt2")

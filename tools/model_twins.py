@@ -4,7 +4,9 @@ Models that torchvision has are taken from there: saturate's have the same names
 other tensors than images in tensor_twins.py.
 """
 
+import importlib.util
 import math
+import pathlib
 
 import torch
 from torch import nn
@@ -20,11 +22,13 @@ def sides_of(size):
 class Mlp(nn.Module):
     def __init__(self, classes, size, width):
         super().__init__()
-        self.fc1 = nn.Linear(3 * math.prod(sides_of(size)), scaled(128, width))
+        values = math.prod(size) if isinstance(size, list) else 3 * math.prod(sides_of(size))
+        self.fc1 = nn.Linear(values, scaled(128, width))
         self.fc2 = nn.Linear(scaled(128, width), classes)
 
     def forward(self, images):
-        return self.fc2(self.fc1(images.flatten(1)).relu())
+        rows = images.flatten(1) if images.dim() > 1 else images.unsqueeze(1)
+        return self.fc2(self.fc1(rows if rows.is_floating_point() else rows.to(self.fc1.weight.dtype)).relu())
 
 
 class ConvNorm(nn.Module):
@@ -251,7 +255,7 @@ ONE_WIDTH = ("se_resnet18", "resnet18_cifar")
 
 def make_twin(name, classes, size, width, **options):
     """The model of that name; raises LookupError with the reason if there is none. `size`: the side of square images,
-    (height, width), or the shape of a sample. `options`: other keys of [model] that affect training, which is
+    (height, width), or of tensors the shape of a sample, a list. `options`: other keys of [model] that affect training, which is
     dropout."""
     if name in TWINS:
         return TWINS[name](classes, size, width)
@@ -268,3 +272,40 @@ def make_twin(name, classes, size, width, **options):
     if name in BUILT:
         return BUILT[name](classes, size, width)
     return getattr(models, name)(weights=None, num_classes=classes)
+
+
+def make_users_module(given, classes, size, width):
+    """The module of FACTORY(classes, size, width) in FILE.py, `given` as FILE.py:FACTORY; raises LookupError with the
+    reason if there is none."""
+    path, _, factory = given.rpartition(":")
+    if not pathlib.Path(path).is_file():
+        raise LookupError(f"--module {given}: there is no file {path!r}")
+    spec = importlib.util.spec_from_file_location("user_module", path)
+    user = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(user)
+    if not hasattr(user, factory):
+        raise LookupError(f"--module {given}: {path} has no {factory}")
+    return getattr(user, factory)(classes, size, width)
+
+
+def loss_twin(recipe):
+    """(outputs, labels) to a scalar, as Task::mean_loss() of src/task."""
+    functional, train = nn.functional, recipe["train"]
+
+    def of_classes(outputs, labels):
+        return functional.cross_entropy(outputs, labels, label_smoothing=train["label_smoothing"])
+
+    def of_places(outputs, labels):
+        total = functional.cross_entropy(outputs, labels, reduction="sum", label_smoothing=train["label_smoothing"])
+        return total / labels.ge(0).sum().clamp_min(1)
+
+    def of_tokens(outputs, labels):
+        return of_places(outputs.flatten(0, 1), labels.flatten())
+
+    def of_values(function):
+        return lambda outputs, labels: function(outputs.reshape(labels.shape), labels.to(outputs.dtype))
+
+    values = {"mse": functional.mse_loss, "l1": functional.l1_loss, "huber": functional.huber_loss}
+    return {"classify": of_classes, "segment": of_places, "language": of_tokens,
+            "regress": of_values(values[train["loss"]]),
+            "multilabel": of_values(functional.binary_cross_entropy_with_logits)}[train["task"]]

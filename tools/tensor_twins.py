@@ -78,7 +78,8 @@ class Gpt(nn.Module):
 
 
 def gpt(*sizes):
-    return lambda classes, size, width: Gpt(classes, size, width, *sizes)
+    """`size`: the number of tokens, or a list of it."""
+    return lambda classes, size, width: Gpt(classes, size[0] if isinstance(size, list) else size, width, *sizes)
 
 
 class VolumeUp(nn.Module):

@@ -43,7 +43,7 @@ class Task {
   // 0 unless is_cross_entropy(). Without gradients in evaluation.
   virtual at::Tensor mean_loss(const at::Tensor& outputs, const at::Tensor& labels,
                                double smoothing) const = 0;
-  // Whether mean_loss() is torch's cross entropy, which label smoothing and compiled steps need.
+  // Whether mean_loss() is torch's cross entropy, which label smoothing needs.
   virtual bool is_cross_entropy() const { return false; }
 
   // Whether mean_loss() and sums() take outputs in half precision too, as the model gives them.

@@ -15,6 +15,7 @@
 #include "app/scratch_folder.h"
 #include "base/files.h"
 #include "base/printable.h"
+#include "data/elements.h"
 #include "model/export_model.h"
 #include "run/checkpoint.h"
 #include "run/setup.h"
@@ -43,6 +44,11 @@ std::unique_ptr<Model> load_model(Env& env, const Checkpoint& checkpoint, const 
 }
 
 // Additional data that readers of the weights need. "format" is expected by Python's libraries.
+void add_input(std::map<std::string, std::string>& facts, const TensorField& input) {
+  facts["input"] = nlohmann::json(input.shape).dump();
+  facts["input_type"] = element_name(input.type);
+}
+
 std::map<std::string, std::string> metadata(const Checkpoint& checkpoint, const Recipe& recipe) {
   const auto replace = nlohmann::json::error_handler_t::replace;
   std::map<std::string, std::string> facts = {
@@ -54,7 +60,7 @@ std::map<std::string, std::string> metadata(const Checkpoint& checkpoint, const 
   if (checkpoint.fields.empty())
     facts["image_size"] = text_of(checkpoint.image_size);
   else
-    facts["input"] = nlohmann::json(input_of(checkpoint.fields).shape).dump();
+    add_input(facts, input_of(checkpoint.fields));
   return facts;
 }
 
@@ -89,8 +95,8 @@ using Facts = std::map<std::string, std::string>;
 // torch.export is Python: a tool puts the weights into the same model there.
 void write_pt2(Env& env, const std::string& out, Model& model, const ModelInput& input,
                const Facts& facts) {
-  if (!input.is_images())
-    fail(ErrorKind::kUsage, "pt2 is only for models of images", "--format pt2",
+  if (input.tensor.is_sequence)
+    fail(ErrorKind::kUsage, "pt2 is not for samples of varying length", "--format pt2",
          "Use --format onnx or torchscript");
   const std::string tool = shipped_file(env, "tools/export_pt2.py");
   if (tool.empty())

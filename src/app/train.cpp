@@ -119,6 +119,9 @@ int print_recipe(Env& env, const Recipe& recipe) {
                                                  recipe.data.source, device)
                                  : nullptr;
   fmt::print("{}", to_toml(resolve_batch(env, resolved, *data, device)));
+  // tools/compile_step.py and people read it: the shapes are no keys.
+  if (const auto fields = batch_fields(*data, resolved.augment); !fields.empty())
+    fmt::print("# {}\n", shapes_text(fields));
   return 0;
 }
 

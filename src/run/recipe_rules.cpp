@@ -81,9 +81,6 @@ void validate_segmentation(const Recipe& recipe, const std::string& where) {
   if (recipe.train.eval_shift > 0)
     fail_option("train.tta", "averages the logits of shifted images",
                 "Remove \"shift\" with train.task=segment", where);
-  if (!recipe.train.compiled.empty())
-    fail_option("train.compiled", "supports only one label per image",
-                "Remove it with train.task=segment", where);
 }
 
 void validate_task(const Recipe& recipe, const std::string& where) {

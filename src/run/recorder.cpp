@@ -176,10 +176,10 @@ void Recorder::after_step(const RunPosition& position) {
 void Recorder::warn_once() {
   const TrainStep& step = learner_.step();
   if (step.first_uncompiled() > 0 && !std::exchange(warned_uncompiled_, true))
-    log_->warn(
-        fmt::format("a batch (or micro-batch) of {} images does not fit the compiled step: batches "
-                    "of this size fall back to the eager step",
-                    step.first_uncompiled()));
+    log_->warn(fmt::format(
+        "a batch (or micro-batch) of {} samples does not fit the compiled step: batches "
+        "of this size fall back to the eager step",
+        step.first_uncompiled()));
   const GraphedStep* const graphed = learner_.graphed();
   if (graphed && !graphed->failure().empty() && !std::exchange(warned_ungraphed_, true))
     log_->warn("train.graph: using eager steps from here on: " + graphed->failure());

@@ -57,7 +57,11 @@ Recipe naming_own_objects(Recipe recipe, const TrainerOptions& options) {
   if (options.task && options.group)
     fail(ErrorKind::kUsage, "a program's own task trains in one process only", "the program",
          "Remove TrainerOptions::task or TrainerOptions::group");
-  if (options.task) require_named(has_batch, "train.batch=auto", "the task that train.task names");
+  if (options.task) {
+    const std::string by_name = "the task that train.task names";
+    require_named(has_batch, "train.batch=auto", by_name);
+    require_named(train.compiled.empty(), "train.compiled", by_name);
+  }
   if (options.optimizer) {
     const std::string by_name = "an optimizer that can be built by its name";
     require_named(has_batch, "train.batch=auto", by_name);

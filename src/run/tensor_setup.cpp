@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/text.h"
 #include "data/elements.h"
 #include "recipe/option_row.h"
 #include "run/setup.h"
@@ -47,14 +48,15 @@ void refuse_augmentation(const Recipe& recipe, bool has_volume) {
   if (has_volume) check_volume_options(recipe.augment);
 }
 
-void refuse_image_settings(const Recipe& recipe, bool has_volume) {
+void refuse_image_settings(const Recipe& recipe, bool has_volume, bool varies) {
   const std::string images = "is for images, and the source has tensors";
   refuse_augmentation(recipe, has_volume);
   refuse(recipe.data.cache.mode == CacheMode::kDevice, "data.cache", "= device " + images,
          "Set data.cache=ram");
   refuse(recipe.pipeline.augment && !has_volume, "pipeline.augment", images, "Remove it");
   refuse(recipe.train.eval_flip || recipe.train.eval_shift > 0, "train.tta", images, "Remove it");
-  refuse(!recipe.train.compiled.empty(), "train.compiled", images, "Remove it");
+  refuse(varies && !recipe.train.compiled.empty(), "train.compiled",
+         "is made for one shape, and the samples vary in length", "Remove it");
 }
 
 // Tokens, of which the target is those that follow the input.
@@ -118,7 +120,8 @@ void set_voxel_classes(Recipe& recipe, const TensorField& target) {
 }  // namespace
 
 void resolve_tensors(Recipe& recipe, const Dataset& data) {
-  refuse_image_settings(recipe, std::ranges::any_of(data.tensors(), &TensorField::is_volume));
+  refuse_image_settings(recipe, std::ranges::any_of(data.tensors(), &TensorField::is_volume),
+                        std::ranges::any_of(data.tensors(), &TensorField::is_sequence));
   const TensorField* const target = target_of(data.tensors());
   const std::string& source = recipe.data.source;
   if (!target)
@@ -158,6 +161,17 @@ std::string tensors_text(const std::vector<TensorField>& fields) {
   for (const TensorField& field : fields)
     text += (text.empty() ? "" : "; ") + described(field) + (field.is_target ? ", the target" : "");
   return text;
+}
+
+std::string shapes_text(const std::vector<TensorField>& fields) {
+  const TensorField input = input_of(fields);
+  TensorField target = *target_of(fields);
+  if (labelled_volume(fields)) target.shape.resize(3);  // without channels
+  const auto text = [](const TensorField& field) {
+    const bool counts = is_whole(field.type) && field.type != ElementType::kBool;
+    return fmt::format("{} [{}]", counts ? "int64" : "float32", fmt::join(field.shape, ", "));
+  };
+  return fmt::format("samples: input {}, target {}", text(input), text(target));
 }
 
 void require_same_tensors(const std::vector<TensorField>& fields, const Dataset& data,

@@ -19,7 +19,6 @@
 #include "saturate/data/error.h"
 #include "step/precision.h"
 #include "step/step_package.h"
-#include "task/cross_entropy.h"
 
 namespace saturate {
 namespace {
@@ -80,12 +79,18 @@ void bind_tensors(Runner& runner, Model& model, const std::string& path) {
 }  // namespace
 
 CompiledStep::CompiledStep(Env& env, const Recipe& recipe, Model& model, int processes)
-    : recipe_(recipe), path_(recipe.train.compiled), model_(model), outputs_(kFirstGradient) {
+    : recipe_(recipe),
+      path_(recipe.train.compiled),
+      model_(model),
+      task_(make_task(recipe.train, recipe.model.classes, {})),
+      outputs_(kFirstGradient) {
   const StepPackage package = read_step_package(env, path_);
   const auto parameters = model.parameters();
   const at::Device device = parameters.at(0).tensor.device();
   require_fit(package, recipe, model, processes, gpu_architecture(device));
   micro_batch_ = package.about["part"];
+  input_ = package.about.value("input", nlohmann::json());
+  target_ = package.about.value("target", nlohmann::json());
   for (const auto& name : package.about["gradients"].get<std::vector<std::string>>()) {
     const auto found = std::ranges::find(parameters, name, &NamedTensor::name);
     if (found == parameters.end()) fail_package("it has a gradient of an unknown " + name, path_);
@@ -101,14 +106,33 @@ CompiledStep::CompiledStep(Env& env, const Recipe& recipe, Model& model, int pro
 
 CompiledStep::~CompiledStep() = default;
 
+// The rest of a package for images is compared with the recipe.
+void CompiledStep::require_shapes(const at::Tensor& images, const at::Tensor& labels) const {
+  const auto compare = [&](const char* kind, const nlohmann::json& expected,
+                           const at::Tensor& found) {
+    if (expected.is_null()) return;
+    const auto text = [](const nlohmann::json& type, const nlohmann::json& shape) {
+      return fmt::format("{} {}", type.get<std::string>(), shape.dump());
+    };
+    const std::string made_for = text(expected.at("type"), expected.at("shape"));
+    const std::string own = text(toString(found.scalar_type()), found.sizes().slice(1).vec());
+    if (own != made_for)
+      fail_package(
+          fmt::format("it was made for samples whose {} is {}, not {}", kind, made_for, own),
+          path_);
+  };
+  compare("input", input_, images);
+  compare("target", target_, labels);
+}
+
 double CompiledStep::eager_loss(const at::Tensor& images, const at::Tensor& labels) {
   std::vector<at::Tensor> before;
   for (const auto& buffer : model_.buffers()) before.push_back(buffer.tensor.clone());
   at::Tensor loss;
   {
     const AutocastScope autocast(recipe_.precision.mode, images.device().type());
-    loss =
-        cross_entropy(model_.forward(images).to(at::kFloat), labels, recipe_.train.label_smoothing);
+    loss = task_->mean_loss(model_.forward(images).to(at::kFloat), labels,
+                            recipe_.train.label_smoothing);
   }
   const auto buffers = model_.buffers();
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.copy_(before[i]);
@@ -119,7 +143,7 @@ double CompiledStep::eager_loss(const at::Tensor& images, const at::Tensor& labe
 void CompiledStep::require_loss(double expected, double found) const {
   const double tolerance = reduced_type(recipe_.precision.mode) ? 5e-2 : 1e-3;
   if (!std::isfinite(expected) || std::abs(found - expected) <= tolerance * (1 + expected)) return;
-  fail_package(fmt::format("it does not compute what the model does: on the first images a loss "
+  fail_package(fmt::format("it does not compute what the model does: on the first samples a loss "
                            "of {:.6g} instead of {:.6g}",
                            found, expected),
                path_);
@@ -128,10 +152,12 @@ void CompiledStep::require_loss(double expected, double found) const {
 CompiledStep::Output CompiledStep::run(const at::Tensor& images, const at::Tensor& labels,
                                        const at::Tensor& factor) {
   const c10::NoGradGuard no_grad;
-  const at::MemoryFormat order =
-      recipe_.train.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  const at::MemoryFormat order = recipe_.train.channels_last && input_.is_null()
+                                     ? at::MemoryFormat::ChannelsLast
+                                     : at::MemoryFormat::Contiguous;
   const at::Tensor ordered = images.contiguous(order);  // no copy for the loader's batches
   const bool first = !std::exchange(checked_, true);
+  if (first) require_shapes(ordered, labels);
   const double expected = first ? eager_loss(ordered, labels) : 0;
   std::vector<at::Tensor> outputs;
   try {

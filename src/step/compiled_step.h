@@ -6,11 +6,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "saturate/data/recipe.h"
 #include "saturate/model.h"
+#include "saturate/task.h"
 
 namespace torch::inductor {
 class AOTIModelContainerRunner;
@@ -30,17 +32,18 @@ class CompiledStep {
   CompiledStep(Env& env, const Recipe& recipe, Model& model, int processes = 1);
   ~CompiledStep();
 
-  // Images of a micro-batch of run().
+  // Samples of a micro-batch of run().
   int micro_batch() const { return micro_batch_; }
 
   struct Output {
-    at::Tensor loss;                    // the mean over the micro-batch
-    at::Tensor logits;                  // [images, classes] float
+    at::Tensor loss;                    // Task::mean_loss() of the micro-batch
+    at::Tensor logits;                  // the model's outputs, float
     std::vector<at::Tensor> gradients;  // of loss * factor, one for each of trained()
   };
   // Forward and backward of loss * factor, which also updates BatchNorm's statistics. `factor`: a
   // float scalar on the images' device, which may be written later. The first call also compares
-  // the loss with the model's own, and fails with kUsage if they differ.
+  // shapes and types with the package's, and the loss with the model's own; it fails with kUsage if
+  // they differ.
   Output run(const at::Tensor& images, const at::Tensor& labels, const at::Tensor& factor);
 
   // The parameters that require a gradient. Two of their gradients may share memory.
@@ -49,6 +52,7 @@ class CompiledStep {
   void add_gradients(Output output);
 
  private:
+  void require_shapes(const at::Tensor& images, const at::Tensor& labels) const;
   // The loss as the model itself computes it; leaves the model unchanged.
   double eager_loss(const at::Tensor& images, const at::Tensor& labels);
   void require_loss(double expected, double found) const;
@@ -56,6 +60,8 @@ class CompiledStep {
   const Recipe recipe_;
   const std::string path_;
   Model& model_;
+  std::unique_ptr<const Task> task_;
+  nlohmann::json input_, target_;  // shape and type of a sample's tensors; null of images
   int micro_batch_ = 0;
   std::vector<at::Tensor> trained_;
   std::vector<size_t> gradients_;  // their indices among the library's outputs

@@ -129,6 +129,11 @@ void require_complete(const json& about) {
   about.value("architecture", "");
   settings.value("train.device", "");
   about.at("gradients").get<std::vector<std::string>>();
+  for (const char* kind : {"input", "target"}) {
+    if (!about.contains(kind)) continue;
+    about[kind].at("type").get_ref<const std::string&>();
+    about[kind].at("shape").get<std::vector<int64_t>>();
+  }
   for (const char* kind : {"parameters", "buffers"}) {
     for (const json& tensor : about.at(kind)) {
       const auto shape = tensor.at("shape").get<std::vector<int64_t>>();
@@ -202,7 +207,7 @@ void require_fit(const StepPackage& package, const Recipe& recipe, Model& model,
   compare_gpu(about, architecture, found);
   const int micro_batch = recipe.train.batch / (recipe.train.accumulate * processes);
   if (about["part"] != micro_batch)  // "part" is this format's name of it
-    found.push_back(fmt::format("micro-batches of {} images, not {}{}", about["part"].get<int>(),
+    found.push_back(fmt::format("micro-batches of {} samples, not {}{}", about["part"].get<int>(),
                                 micro_batch,
                                 processes > 1 ? fmt::format(" (--processes {})", processes) : ""));
   compare_settings(about["settings"], recipe, found);

@@ -135,8 +135,8 @@ void TrainStep::set_switches() const {
 }
 
 void TrainStep::use_compiled(std::unique_ptr<CompiledStep> compiled) {
-  if (!task_.is_cross_entropy())
-    fail(ErrorKind::kUsage, "the model has its own loss, and packages use cross entropy",
+  if (model_.facets().loss)
+    fail(ErrorKind::kUsage, "the model has its own loss, and packages use the task's",
          "train.compiled", "Remove it");
   compiled_ = std::move(compiled);
 }
@@ -195,7 +195,9 @@ TrainStep::Output TrainStep::compute_compiled(const DeviceBatch& batch, double w
   CompiledStep::Output output;
   {
     Ledger::Scope scope(ledger_, Phase::kForward);
-    const at::Tensor factor = at::full({}, weight, batch.images.options().dtype(at::kFloat));
+    const at::Tensor factor = counted_.defined()
+                                  ? (task_.counted(batch.labels) / counted_).to(at::kFloat)
+                                  : at::full({}, weight, batch.images.options().dtype(at::kFloat));
     output = compiled_->run(batch.images, batch.labels, scaler_ ? scaler_->scale(factor) : factor);
   }
   const Output result{output.logits, output.loss};

@@ -1,6 +1,7 @@
 """Runs a program of torch.export, and fails unless it computes the expected logits.
 
-Run: python tests/oracles/run_pt2.py MODEL.pt2 EXPECTED.safetensors   ("images1", "logits1", "images3", "logits3")
+Run: python tests/oracles/run_pt2.py MODEL.pt2 EXPECTED.safetensors NAME
+NAME is the model's; the tensors are "images1", "logits1", "images3", "logits3".
 """
 
 import pathlib
@@ -13,7 +14,7 @@ from export_pt2 import read_safetensors  # noqa: E402
 
 extra = {"saturate.json": ""}
 module = torch.export.load(sys.argv[1], extra_files=extra).module()
-assert '"simple_cnn"' in extra["saturate.json"], extra
+assert f'"{sys.argv[3]}"' in extra["saturate.json"], extra
 tensors, _ = read_safetensors(torch, sys.argv[2])
 for count in "1", "3":
     expected = tensors["logits" + count]

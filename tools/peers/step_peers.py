@@ -16,9 +16,10 @@ rate is 0.
 table and table-2 are rows of ten numbers with one to predict, the mlp with 128 hidden units, batch 128, on one
 thread and on two; on two, Python's DataLoader has a worker process.
 
-The language models gpt-tiny (sequences of 128 tokens, batch 64), gpt-mini (256 tokens, batch 12) and gpt2 (1,024
-tokens, batch 4; only if it is named) are counted in tokens. In Python they are nanoGPT's model and loop in plain torch:
-premade is one held batch, loader its get_batch() from a memory-mapped file. Tokens are noise.
+The language models gpt-tiny (sequences of 128 tokens, batch 64), gpt-mini (256 tokens, batch 12) and, only if they are
+named, gpt2 (1,024 tokens, batch 4) and gpt2-256 (256 tokens, batch 1) are counted in tokens. In Python they are
+nanoGPT's model and loop in plain torch: premade is one held batch, loader its get_batch() from a memory-mapped file.
+Tokens are noise.
 
 Without --python, a temporary environment gets torch and torchvision from PyPI (gigabytes).
 Prints the JSON of `saturate bench`.
@@ -59,8 +60,9 @@ CASES = {
             "precisions": ["fp32", "bf16"]}
      for name, model, context, vocabulary, batch, samples in (("gpt-tiny", "gpt_tiny", 128, 64, 64, 4096),
                                                               ("gpt-mini", "gpt_mini", 256, 65, 12, 2048),
-                                                              ("gpt2", "gpt2", 1024, 50257, 4, 256))}
-BY_DEFAULT = [name for name in CASES if name != "gpt2"]
+                                                              ("gpt2", "gpt2", 1024, 50257, 4, 256),
+                                                              ("gpt2-256", "gpt2", 256, 50257, 1, 256))}
+BY_DEFAULT = [name for name in CASES if not name.startswith("gpt2")]
 TRAINING = """[model]
 name = "{model}"
 [optimizer]
