@@ -34,9 +34,8 @@ TEST(NetworkShare, IsTheFractionOfWorkingThreadsThatWaitForTheStore) {
   share.set_blocked(true, 4, after(20));   // a quarter of 10 ms
   share.set_blocked(false, 4, after(40));  // half of 20 ms
   EXPECT_TRUE(share.counts());
-  share.add(4,
-            after(48));  // a quarter of 8 ms; two threads have no more samples, then half of 2 ms
-  share.set_consumer_waits(false, 2, after(50));
+  share.add(4, after(48));                        // a quarter of 8 ms; now two threads are idle
+  share.set_consumer_waits(false, 2, after(50));  // half of 2 ms
   EXPECT_EQ(share.sum(), std::chrono::microseconds(2'500 + 10'000 + 2'000 + 1'000));
 }
 
