@@ -59,7 +59,7 @@ void print_phases(const PhaseTimes& step) {
     if (const double s = step[Phase(i)]; s > 0.005 * total)
       fmt::print(" {} {:.0f} %", phase_name(Phase(i)), 100 * s / total);
     if (Phase(i) == Phase::kWait && step.network_wait > 0.005 * total)
-      fmt::print(" (of it network {:.0f} %)", 100 * step.network_wait / total);
+      fmt::print(" (of which network {:.0f} %)", 100 * step.network_wait / total);
   }
   fmt::print("\n");
 }

@@ -87,7 +87,7 @@ std::string phase_table(const TrainResult& result) {
       text += std::string(20, ' ');
     text += fmt::format("{:>14.1f}\n", double(result.tensor_peaks[phase]) / (1 << 20));
     if (const double network = result.phases.network_wait; phase == Phase::kWait && network > 0)
-      text += host_times(result, "of it network", phase, network) + "\n";
+      text += host_times(result, "  network", phase, network) + "\n";
   }
   text += fmt::format("  {:<13}{:>10.2f}", "wall", result.wall_s);
   if (device) text += fmt::format("{:>30.2f}", device->total());

@@ -31,7 +31,7 @@ function phaseTable({figures}) {
   const rows = data.phases.filter(phase => phases[phase]).flatMap(phase => [
     phaseRow(phaseHead(phase), phase, phases[phase], device && timed(phase, device[phase]), phaseMeanings[phase]),
     ...(phase === 'wait' && network > 0 ? [phaseRow(
-      el('th', {scope: 'row'}, 'of it network'), phase, network, [number(''), number('')],
+      el('th', {scope: 'row'}, 'of which network'), phase, network, [number(''), number('')],
       'loader threads waited for a store')] : [])]);
   return table('Time by phase',
                [head('Phase'), el('th', {class: 'meter-cell'}), ...numberHeads(['Share', 'Time', 'ms a step']),
@@ -42,7 +42,7 @@ function comparedPhases() {
   const cell = (phase, {phases, device_phases: device, network_wait_s: network}) => {
     if (!phases) return number('n/a');
     const onDevice = device ? `, on the GPU ${time(device[phase] || 0)}` : '';
-    const ofNetwork = phase === 'wait' && network > 0 ? `, of it network ${time(network)}` : '';
+    const ofNetwork = phase === 'wait' && network > 0 ? `, of which network ${time(network)}` : '';
     return number(percent((phases[phase] || 0) / total(phases), 1),
                   small(time(phases[phase] || 0), ofNetwork, onDevice));
   };
