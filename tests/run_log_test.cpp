@@ -61,7 +61,7 @@ TEST(Summary, ShowsTheNetworksPartOfTheWaitIfThereIsAny) {
   result.phases.seconds[size_t(Phase::kWait)] = 3;
   EXPECT_EQ(format_summary(result).find("network"), std::string::npos);
   result.phases.network_wait = 2;
-  EXPECT_NE(format_summary(result).find("\n    network           2.00       20.00    50.0%\n"),
+  EXPECT_NE(format_summary(result).find("\n    network          2.00       20.00    50.0%\n"),
             std::string::npos)
       << format_summary(result);
 }
