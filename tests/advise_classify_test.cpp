@@ -256,6 +256,15 @@ TEST(Classify, InputFasterThanComputeIsNotTheCause) {
   EXPECT_EQ(cause_of(found), Cause::kComputeBound);
 }
 
+TEST(Classify, SaysHowMuchOfTheWaitForInputIsTheNetworks) {
+  Measurements found = input_bound({what_if(Cause::kInputThreads, 3)});
+  EXPECT_EQ(classify(found).summary.find("network"), std::string::npos);
+  found.phases.network_wait = 0.6;
+  EXPECT_NE(classify(found).summary.find("80 % of their time, of which 75 % is the network's"),
+            std::string::npos)
+      << classify(found).summary;
+}
+
 TEST(Classify, WithoutAFixTheCauseIsTheNearestOne) {
   const Diagnosis diagnosis =
       classify(input_bound({what_if(Cause::kDecode, 1.01), what_if(Cause::kAugmentation, 1.03),

@@ -2,8 +2,11 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include "data/export.h"
 #include "saturate/feed.h"
-#include "tests/data_testing.h"
+#include "store/object_store.h"
+#include "store/store_env.h"
+#include "tests/store_testing.h"
 
 namespace saturate {
 namespace {
@@ -35,6 +38,41 @@ TEST(Feeder, ReturnsTheSameImagesInEitherLayout) {
       EXPECT_TRUE(at::equal(found, expected[i]));
     }
   }
+}
+
+// An epoch's times of the step's thread, which only takes batches.
+PhaseTimes times_of_an_epoch(const Dataset& data) {
+  LoaderOptions options;
+  options.batch = 8;
+  AugmentOptions augment;
+  augment.size = 6;
+  Loader loader(data, options, augment);
+  Ledger ledger(Env::posix());
+  Feeder feeder(loader, at::kCPU, /*channels_last=*/true, ledger);
+  feeder.start_epoch(0);
+  for (DeviceBatch batch; feeder.next(batch);) {
+  }
+  return ledger.times();
+}
+
+TEST(Feeder, TheLedgerHasTheNetworksPartOfTheWait) {
+  const testing::TempDir folder;
+  testing::write_folder_dataset(folder / "images", 24);
+  const auto images = open_dataset(Env::posix(), "folder:" + (folder / "images"));
+  PackOptions pack;
+  pack.out = "shard:" + (folder / "a.shard");
+  pack_dataset(Env::posix(), *images, pack);
+  testing::StoreServer server;
+  server.put("/a", testing::read_text(folder / "a.shard"));
+  StoreEnv with_store(Env::posix(), std::make_shared<ObjectStore>(Env::posix(), StoreOptions()));
+  const auto far = open_dataset(with_store, "shard:" + server.url("/a"));
+  server.tamper([](const testing::HttpAsk&, testing::HttpAnswer&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  });
+  const PhaseTimes found = times_of_an_epoch(*far);
+  EXPECT_GT(found.network_wait, found[Phase::kWait] / 4) << "the server is the only delay";
+  EXPECT_LE(found.network_wait, found[Phase::kWait]);
+  EXPECT_EQ(times_of_an_epoch(*images).network_wait, 0);
 }
 
 // Rounding like torch's.

@@ -53,6 +53,42 @@ TEST_F(LedgerTest, PhasesSumToWallTimeAlsoInsideAScope) {
   EXPECT_NEAR((ledger.times() - mark)[Phase::kForward], 0.005, 1e-12);
 }
 
+TEST_F(LedgerTest, TheNetworksPartIsOfTheWaitAndNotMore) {
+  Ledger ledger(env);
+  const auto wait = [&](int ms, int network_ms) {
+    const Ledger::Scope scope(ledger, Phase::kWait);
+    env.sleep_ns(ms * kMs);
+    ledger.add_network_wait(network_ms * kMs);
+  };
+  wait(10, 4);
+  const PhaseTimes mark = ledger.times();
+  EXPECT_NEAR(mark.network_wait, 0.004, 1e-12);
+  wait(10, 5);
+  const PhaseTimes since = ledger.times() - mark;
+  EXPECT_NEAR(since.network_wait, 0.005, 1e-12);
+  EXPECT_NEAR(since.total(), 0.010, 1e-12) << "it is in the wait already";
+  ledger.set_enabled(false);
+  wait(10, 5);
+  EXPECT_NEAR(ledger.times().network_wait, 0.009, 1e-12);
+  ledger.set_enabled(true);
+  wait(1, 100);
+  EXPECT_NEAR(ledger.times().network_wait, 0.021, 1e-12) << "of two clocks";
+}
+
+TEST(Metrics, TheNetworksPartIsOptional) {
+  MetricsRecord record;
+  record.kind = "step";
+  record.phases.emplace().seconds[size_t(Phase::kWait)] = 0.25;
+  EXPECT_EQ(to_json_line(record).find("network"), std::string::npos) << "as of local data";
+  EXPECT_EQ(from_json_line(to_json_line(record))->phases->network_wait, 0);
+  record.phases->network_wait = 0.125;
+  const std::string line = to_json_line(record);
+  EXPECT_EQ(nlohmann::json::parse(line)["network_wait_s"], 0.125);
+  EXPECT_EQ(from_json_line(line)->phases->network_wait, 0.125);
+  EXPECT_EQ(from_json_line(line)->phases->total(), 0.25);
+  EXPECT_TRUE(is_record_key("network_wait_s"));
+}
+
 TEST(Metrics, UnknownIsNullAndKeysAreTheDocumentedOnes) {
   MetricsRecord record;
   record.kind = "step";

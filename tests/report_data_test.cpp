@@ -58,6 +58,19 @@ TEST_F(RunFiguresTest, EvenSpansHaveTheSameTime) {
   }
 }
 
+TEST_F(RunFiguresTest, TheNetworksPartOfTheWaitIsSummedAndShown) {
+  std::string lines;
+  for (const int step : {10, 20}) {
+    MetricsRecord record = from_json_line(step_line(step, step / 5.0, 0.5, 1.5)).value();
+    record.phases->network_wait = 0.25;
+    lines += to_json_line(record) + "\n";
+  }
+  const std::vector<RunReading> runs = {read(lines)};
+  EXPECT_NEAR(figures_of(runs[0]).phases->network_wait, 0.5, 1e-12);
+  EXPECT_EQ(report_data(runs, {})["runs"][0]["figures"]["network_wait_s"], 0.5);
+  EXPECT_EQ(figures_of(read(kTwoEpochs)).phases->network_wait, 0) << "as of an older file";
+}
+
 TEST_F(RunFiguresTest, ClosingFiguresAreThoseOfTheLastRecords) {
   const RunFigures figures = figures_of(read(kTwoEpochs));
   EXPECT_TRUE(figures.held_out);

@@ -109,6 +109,7 @@ def write_all(folder):
     write_records(folder / "empty")
     step = {"step": 10, "epoch": 0.1, "samples": 100, "time_s": 2, "loss": 1, "images_per_s": 50,
             "phases": {"wait": 1, "forward": 1}}
+    write_records(folder / "far", ("step", {**step, "network_wait_s": 0.75}))
     write_records(folder / "older", ("step", step), ("end", {"step": 10, "time_s": 2}))
     write_records(folder / "damaged", ("step", step), (3, {}))
     write_records(folder / "hot", ("step", {**step, "telemetry": {"cores": 1.25, "gpu_busy": 0.42,

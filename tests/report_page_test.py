@@ -147,6 +147,11 @@ class ReportPage(unittest.TestCase):
         self.assertNotIn("Cores in use", page.locator("body").inner_text())
         self.assertNotIn("On the GPU", page.locator("body").inner_text())
 
+    def test_the_networks_part_of_the_wait_is_shown_if_known(self):
+        for names in (["far"], ["far", "older"]):
+            self.assertIn("of which network", self.open(*names).locator("#time").inner_text())
+        self.assertNotIn("of which network", self.open("older").locator("#time").inner_text())
+
     def test_the_head_names_the_run_and_its_end(self):
         page = self.open("plain")
         self.assertEqual(page.title(), "plain")

@@ -54,6 +54,18 @@ TEST_F(RunLogTest, AnEvaluationOfTwoSetsOfWeightsCountsEachImageTwice) {
   EXPECT_DOUBLE_EQ(record().images_per_s.value(), 100);
 }
 
+TEST(Summary, ShowsTheNetworksPartOfTheWaitIfThereIsAny) {
+  TrainResult result;
+  result.wall_s = 4;
+  result.steps = result.steps_here = 100;
+  result.phases.seconds[size_t(Phase::kWait)] = 3;
+  EXPECT_EQ(format_summary(result).find("network"), std::string::npos);
+  result.phases.network_wait = 2;
+  EXPECT_NE(format_summary(result).find("\n    network          2.00       20.00    50.0%\n"),
+            std::string::npos)
+      << format_summary(result);
+}
+
 TEST(Summary, NamesTheReasonOfAnEarlyStop) {
   TrainResult result;
   result.end = RunEnd::kEarlyStop;

@@ -41,8 +41,12 @@ std::string_view phase_name(Phase phase);
 // Seconds by phase.
 struct PhaseTimes {
   std::array<double, kPhaseCount> seconds{};
+  // Part of kWait: see Loader::network_wait().
+  double network_wait = 0;
   double operator[](Phase phase) const { return seconds[size_t(phase)]; }
-  double total() const;
+  double total() const;  // of the phases
+  // Adds `factor` times the other's.
+  void add(const PhaseTimes& other, double factor = 1);
   PhaseTimes operator-(const PhaseTimes& earlier) const;
 };
 
@@ -115,6 +119,9 @@ class Ledger {
   // own cost. REQUIRES: no scope is open.
   void set_enabled(bool enabled);
 
+  // So much of the present scope, which charges kWait, was the network's.
+  void add_network_wait(int64_t ns);
+
   // Everything charged since construction, up to now.
   PhaseTimes times();
   // On the device, up to the last mark passed; empty without one. See DevicePhases.
@@ -140,6 +147,7 @@ class Ledger {
   std::atomic<Phase> current_{Phase::kOther};  // written by the owning thread only
   int64_t since_ns_;
   std::array<int64_t, kPhaseCount> spent_ns_{};
+  int64_t network_wait_ns_ = 0;
 };
 
 }  // namespace saturate

@@ -191,6 +191,15 @@ std::string limits_text(const Measurements& found) {
                      found.compute_rate, found.input_rate);
 }
 
+// The network's part of the steps' wait; empty if there is none.
+std::string network_text(const Measurements& found) {
+  const double wait = found.phases[Phase::kWait], network = found.phases.network_wait;
+  if (network <= 0.005 * found.phases.total()) return "";
+  return fmt::format(
+      "; steps wait for input for {:.0f} % of their time, of which {:.0f} % is the network's",
+      100 * wait / found.phases.total(), 100 * network / wait);
+}
+
 const WhatIf& fix_for_cause(const Diagnosis& diagnosis) {
   return *std::ranges::find(diagnosis.fixes, diagnosis.cause, &WhatIf::cause);
 }
@@ -262,6 +271,7 @@ std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {
         100 * diagnosis.efficiency, limits_text(found));
     if (diagnosis.cause != Cause::kComputeBound)
       text += fmt::format("; the rest is {}", cause_name(diagnosis.cause));
+    if (is_input(diagnosis.cause)) text += network_text(found);
     return text;
   }
   const WhatIf& fix = fix_for_cause(diagnosis);
@@ -276,6 +286,7 @@ std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {
     text += interlude_text(found.checkpoint_share(), found.saves);
   else
     text += fmt::format(": {:.0f} images/s, where {}", found.rate, limits_text(found));
+  if (is_input(diagnosis.cause)) text += network_text(found);
   const std::string settings = fix.text();
   return text +
          fmt::format("; {} {}",

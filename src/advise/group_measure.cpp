@@ -71,17 +71,22 @@ Gain without_excess(const std::vector<std::vector<PhaseTimes>>& rounds, size_t s
 
 // The times of all ranks, from this one's by round: [rank][round].
 std::vector<std::vector<PhaseTimes>> gather(Group& group, const std::vector<PhaseTimes>& own) {
-  const at::Tensor row = at::empty({int64_t(own.size() * kPhaseCount)}, at::kDouble);
+  constexpr size_t kRow = kPhaseCount + 1;
+  const at::Tensor row = at::empty({int64_t(own.size() * kRow)}, at::kDouble);
   double* to = row.mutable_data_ptr<double>();
-  for (const PhaseTimes& round : own)
+  for (const PhaseTimes& round : own) {
     to = std::copy(round.seconds.begin(), round.seconds.end(), to);
+    *to++ = round.network_wait;
+  }
   const at::Tensor rows = group.gather(row).contiguous();
   std::vector<std::vector<PhaseTimes>> ranks(size_t(group.world()),
                                              std::vector<PhaseTimes>(own.size()));
   const double* next = rows.const_data_ptr<double>();
   for (auto& rank : ranks)
-    for (PhaseTimes& round : rank)
+    for (PhaseTimes& round : rank) {
       for (double& seconds : round.seconds) seconds = *next++;
+      round.network_wait = *next++;
+    }
   return ranks;
 }
 

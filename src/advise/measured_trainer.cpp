@@ -84,11 +84,12 @@ void StepTiming::add(const StepTiming& other) {
   samples += other.samples;
   wall_s += other.wall_s;
   cpu_s += other.cpu_s;
-  for (size_t i = 0; i < kPhaseCount; ++i) phases.seconds[i] += other.phases.seconds[i];
+  phases.add(other.phases);
 }
 
 PhaseTimes divided(PhaseTimes times, double by) {
   for (double& seconds : times.seconds) seconds /= by;
+  times.network_wait /= by;
   return times;
 }
 

@@ -54,9 +54,13 @@ void print_what_if(const WhatIf& what_if, const std::string& more) {
 }
 
 void print_phases(const PhaseTimes& step) {
-  for (int i = 0; i < kPhaseCount; ++i)
-    if (const double s = step[Phase(i)]; s > 0.005 * step.total())
-      fmt::print(" {} {:.0f} %", phase_name(Phase(i)), 100 * s / step.total());
+  const double total = step.total();
+  for (int i = 0; i < kPhaseCount; ++i) {
+    if (const double s = step[Phase(i)]; s > 0.005 * total)
+      fmt::print(" {} {:.0f} %", phase_name(Phase(i)), 100 * s / total);
+    if (Phase(i) == Phase::kWait && step.network_wait > 0.005 * total)
+      fmt::print(" (of which network {:.0f} %)", 100 * step.network_wait / total);
+  }
   fmt::print("\n");
 }
 
@@ -214,6 +218,7 @@ Json to_json(const Diagnosis& diagnosis, const Measurements& found) {
             {"cores_used", found.cores_used},
             {"cores", found.cores},
             {"phases", phases_json(found.phases)},
+            {"network_wait_s", found.phases.network_wait},
             {"run", run_json(found)},
             {"ranks", ranks}}},
           {"efficiency", diagnosis.efficiency},

@@ -35,7 +35,7 @@ bool BatchRing::claim(std::optional<Claim>& claimed, std::vector<SampleFailure>&
     BatchSlot& slot = *claimed->slot;
     std::move(failures.begin(), failures.end(), std::back_inserter(slot.failures));
     failures.clear();
-    --busy_;
+    set_busy(busy_ - 1);
     slot.left -= claimed->count;
     // The only consumer waits for a whole batch or, when stopping, for all threads to finish.
     if (slot.left == 0 || (stopping() && busy_ == 0)) progress_.notify_all();
@@ -48,9 +48,24 @@ bool BatchRing::claim(std::optional<Claim>& claimed, std::vector<SampleFailure>&
   const size_t batch = next_sample_ / batch_;
   claimed = Claim{&slots_[batch % slots_.size()], batch, first, count, epoch_};
   next_sample_ += count;
-  ++busy_;
+  set_busy(busy_ + 1);
   if (unclaimed() > 0 && is_short()) work_.notify_one();
   return true;
+}
+
+void BatchRing::set_busy(size_t busy) {
+  if (network_.counts()) network_.add(busy_, std::chrono::steady_clock::now());
+  busy_ = busy;
+}
+
+void BatchRing::set_blocked(bool blocked) {
+  const MutexLock lock(mutex_);
+  network_.set_blocked(blocked, busy_, std::chrono::steady_clock::now());
+}
+
+std::chrono::nanoseconds BatchRing::network_wait() const {
+  const MutexLock lock(mutex_);
+  return network_.sum();
 }
 
 size_t BatchRing::unclaimed() const {
@@ -108,11 +123,14 @@ bool BatchRing::wait(std::chrono::nanoseconds limit) {
   MutexLock lock(mutex_);
   if (taken_ == opened_) return true;
   const BatchSlot& slot = slots_[taken_ % slots_.size()];
-  if (slot.left > 0 && unclaimed() > 0) work_.notify_all();
-  const auto until = std::chrono::steady_clock::now() + limit;
-  while (slot.left > 0)
-    if (!progress_.wait_until(lock, until)) return slot.left == 0;
-  return true;
+  if (slot.left == 0) return true;
+  if (unclaimed() > 0) work_.notify_all();
+  const auto begin = std::chrono::steady_clock::now(), until = begin + limit;
+  network_.set_consumer_waits(true, busy_, begin);
+  while (slot.left > 0 && progress_.wait_until(lock, until)) {
+  }
+  network_.set_consumer_waits(false, busy_, std::chrono::steady_clock::now());
+  return slot.left == 0;
 }
 
 BatchSlot* BatchRing::front() {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "data/network_share.h"
 #include "saturate/data/loader.h"
 
 namespace saturate {
@@ -63,6 +64,8 @@ class BatchRing {
   bool claim(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures);
   // The claimed samples are no longer wanted: a worker may report them unfilled.
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
+  // A worker with claimed samples begins, or ends, to wait for a store.
+  void set_blocked(bool blocked);
 
   // Starts an epoch over samples order[first_batch * batch .. end). REQUIRES: stopped.
   void start(uint32_t epoch, std::vector<uint32_t> order, size_t first_batch, size_t end);
@@ -79,9 +82,12 @@ class BatchRing {
   void shut_down();
 
   size_t ready() const;
+  // The network's part of the time that front() and wait() have waited so far. Any thread.
+  std::chrono::nanoseconds network_wait() const;
 
  private:
   void open_slots();
+  void set_busy(size_t busy) NEEDS_LOCK(mutex_);
   // Samples that wait for a worker; batches that wait for the consumer; whether they may run out.
   size_t unclaimed() const NEEDS_LOCK(mutex_);
   size_t finished() const NEEDS_LOCK(mutex_);
@@ -105,6 +111,7 @@ class BatchRing {
   size_t next_sample_ GUARDED_BY(mutex_) = 0;  // next to be claimed
   size_t busy_ GUARDED_BY(mutex_) = 0;         // claims not finished
   bool ending_ GUARDED_BY(mutex_) = false;
+  NetworkShare network_ GUARDED_BY(mutex_);
 };
 
 }  // namespace saturate

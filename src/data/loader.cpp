@@ -9,6 +9,7 @@
 
 #include "base/cancel.h"
 #include "base/mutex.h"
+#include "base/network_wait.h"
 #include "base/spans.h"
 #include "base/thread_pool.h"
 #include "data/batch_memory.h"
@@ -152,6 +153,7 @@ struct Loader::State {
     std::optional<Claim> claimed;
     std::vector<SampleFailure> failures;
     const CancelScope scope([this] { return ring.stopping(); });
+    const NetworkWaitScope network([this](bool waits) { ring.set_blocked(waits); });
     while (ring.claim(claimed, failures)) {
       const size_t end = claimed->first + claimed->count;
       for (size_t place = claimed->first; place < end && !ring.stopping(); ++place)
@@ -204,8 +206,7 @@ struct Loader::State {
 
   // The name of the sample that was last read; never empty.
   static std::string name_of(const std::optional<SampleReader>& reader, uint32_t index) {
-    const bool named = reader && !reader->name().empty();
-    return named ? reader->name() : "sample " + std::to_string(index);
+    return reader && !reader->name().empty() ? reader->name() : "sample " + std::to_string(index);
   }
 
   int64_t handed_out(int64_t label) const {
@@ -380,6 +381,10 @@ void Loader::stop() {
 
 size_t Loader::ready() const {
   return state_->ring.ready();
+}
+
+std::chrono::nanoseconds Loader::network_wait() const {
+  return state_->ring.network_wait();
 }
 
 size_t Loader::skipped_count() const {

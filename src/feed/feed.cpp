@@ -1,5 +1,6 @@
 #include "saturate/feed.h"
 
+#include <chrono>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -30,10 +31,14 @@ struct Feeder::State {
   bool more = true;                              // the loader may have more batches of the epoch
   bool leaves = false;                           // leave the last stage to finish()
   std::exception_ptr failure = {};               // the loader's, thrown after the batches before it
+  std::chrono::nanoseconds network_wait = loader.network_wait();  // when the ledger was last told
 
   bool take() {
     Ledger::Scope wait(ledger, Phase::kWait);
-    return loader.next(batch);
+    const bool found = loader.next(batch);
+    const auto now = loader.network_wait();
+    ledger.add_network_wait((now - std::exchange(network_wait, now)).count());
+    return found;
   }
 
   bool next_in_order(DeviceBatch& out) {

@@ -76,6 +76,8 @@ std::string to_json_line(const MetricsRecord& record) {
                        {"device_phases", to_json(record.device_phases)}};
   if (record.telemetry) json["telemetry"] = to_json(*record.telemetry);
   if (!record.streams.empty()) json["streams"] = to_json(record.streams);
+  if (record.phases && record.phases->network_wait > 0)
+    json["network_wait_s"] = record.phases->network_wait;
   if (record.mean_iou) json["mean_iou"] = *record.mean_iou;
   if (record.plain_loss) json["plain_loss"] = *record.plain_loss;
   if (record.plain_accuracy) json["plain_accuracy"] = *record.plain_accuracy;
@@ -92,6 +94,7 @@ bool is_record_key(const std::string& name) {
     MetricsRecord record;
     record.mean_iou = record.plain_loss = record.plain_accuracy = 0;
     record.values = {{"metrics", 0}};
+    record.phases.emplace().network_wait = 1;
     ordered_json json = ordered_json::parse(to_json_line(record));
     for (const auto& field : telemetry_fields()) json[field.name] = nullptr;
     return json;
@@ -114,6 +117,7 @@ std::optional<MetricsRecord> from_json_line(const std::string& line) {
             name.is_string() ? number_at(json, name.get<std::string>().c_str()) : std::nullopt)
       record.values.push_back({name, *value});
   record.phases = phases_at(json);
+  if (record.phases) record.phases->network_wait = number_at(json, "network_wait_s").value_or(0);
   record.memory_peak_bytes = integer_at(json, "memory_peak_bytes");
   record.telemetry = telemetry_of(json);
   record.streams = streams_of(json);

@@ -190,6 +190,7 @@ ordered_json page_figures(const RunFigures& figures) {
           {"images_per_s", page_json(figures.images_per_s)},
           {"memory_peak_bytes", page_json(figures.memory_peak_bytes)},
           {"phases", page_json(figures.phases)},
+          {"network_wait_s", page_json(figures.phases ? figures.phases->network_wait : 0)},
           {"device_phases", page_json(figures.device_phases)},
           {"telemetry", page_json(figures.telemetry)},
           {"streams", streams}};

@@ -9,10 +9,6 @@
 namespace saturate {
 namespace {
 
-void add(PhaseTimes& sum, const PhaseTimes& more, double factor = 1) {
-  for (size_t i = 0; i < sum.seconds.size(); ++i) sum.seconds[i] += factor * more.seconds[i];
-}
-
 TimeSpan span_of(double begin_s, double end_s, Phase phase) {
   TimeSpan span{begin_s, end_s, {}};
   span.phases.seconds[size_t(phase)] = end_s - begin_s;
@@ -39,7 +35,7 @@ bool ended_in_one(const RunReading& run) {
 std::optional<PhaseTimes> whole_phases(const RunReading& run) {
   if (ended_in_one(run)) return run.end->phases;
   PhaseTimes sum;
-  for (const auto& span : time_spans(run)) add(sum, span.phases);
+  for (const auto& span : time_spans(run)) sum.add(span.phases);
   return sum.total() > 0 ? std::optional(sum) : std::nullopt;
 }
 
@@ -48,7 +44,7 @@ std::optional<PhaseTimes> whole_device_phases(const RunReading& run) {
   if (ended_in_one(run)) return run.end->device_phases;
   PhaseTimes sum;
   for (const auto& record : run.steps)
-    if (record.device_phases) add(sum, *record.device_phases);
+    if (record.device_phases) sum.add(*record.device_phases);
   return sum.total() > 0 ? std::optional(sum) : std::nullopt;
 }
 
@@ -179,7 +175,7 @@ std::vector<TimeSpan> even_spans(const std::vector<TimeSpan>& spans, int count) 
     if (length <= 0) continue;
     for (auto& bin : even) {
       const double overlap = std::min(span.end_s, bin.end_s) - std::max(span.begin_s, bin.begin_s);
-      if (overlap > 0) add(bin.phases, span.phases, overlap / length);
+      if (overlap > 0) bin.phases.add(span.phases, overlap / length);
     }
   }
   return even;

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <string_view>
+
 #include "base/printable.h"
 #include "record/metric_text.h"
 #include "saturate/trainer.h"
@@ -59,6 +61,13 @@ std::string per_step(const TrainResult& result, Phase phase, double seconds) {
   return fmt::format("{:.2f}", 1e3 * seconds / double(result.steps_here));
 }
 
+// The host's part of a row.
+std::string host_times(const TrainResult& result, std::string_view name, Phase phase,
+                       double seconds) {
+  return fmt::format("  {:<13}{:>10.2f}{:>12}{:>8.1f}%", name, seconds,
+                     per_step(result, phase, seconds), 100 * seconds / result.wall_s);
+}
+
 // The host's time, and the GPU's if there is one.
 std::string phase_table(const TrainResult& result) {
   const auto& device = result.device_phases;
@@ -70,14 +79,15 @@ std::string phase_table(const TrainResult& result) {
     const Phase phase = Phase(i);
     const double seconds = result.phases[phase];
     if (seconds == 0 && phase != Phase::kOther) continue;
-    text += fmt::format("  {:<13}{:>10.2f}{:>12}{:>8.1f}%", phase_name(phase), seconds,
-                        per_step(result, phase, seconds), 100 * seconds / result.wall_s);
+    text += host_times(result, phase_name(phase), phase, seconds);
     if (device && phase != Phase::kOther)
       text += fmt::format("{:>9.2f}{:>11}", (*device)[phase],
                           per_step(result, phase, (*device)[phase]));
     else if (device)
       text += std::string(20, ' ');
     text += fmt::format("{:>14.1f}\n", double(result.tensor_peaks[phase]) / (1 << 20));
+    if (const double network = result.phases.network_wait; phase == Phase::kWait && network > 0)
+      text += host_times(result, "  network", phase, network) + "\n";
   }
   text += fmt::format("  {:<13}{:>10.2f}", "wall", result.wall_s);
   if (device) text += fmt::format("{:>30.2f}", device->total());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/cancel.h"
+#include "base/network_wait.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -85,6 +86,8 @@ void ObjectStore::read(const ObjectPtr& object, uint64_t offset, std::span<std::
 
 // False if the thread is cancelled while the piece is loading.
 bool ObjectStore::wait_for(const Piece& piece, MutexLock& lock) {
+  if (piece.state != Piece::State::kLoading) return true;
+  const NetworkWait wait;
   while (piece.state == Piece::State::kLoading && !is_cancelled())
     progress_.wait_until(lock, std::chrono::steady_clock::now() + kCancelLook);
   return piece.state != Piece::State::kLoading;

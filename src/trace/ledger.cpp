@@ -46,10 +46,17 @@ PhaseBytes Ledger::take_memory_peaks() {
   return std::exchange(peaks_, {});
 }
 
+// Disabled, the present phase is kOther.
+void Ledger::add_network_wait(int64_t ns) {
+  if (current() == Phase::kWait) network_wait_ns_ += ns;
+}
+
 PhaseTimes Ledger::times() {
   charge(current());
   PhaseTimes times;
   for (size_t i = 0; i < spent_ns_.size(); ++i) times.seconds[i] = double(spent_ns_[i]) * 1e-9;
+  // At most: the loader does not use `env_`'s clock.
+  times.network_wait = std::min(double(network_wait_ns_) * 1e-9, times[Phase::kWait]);
   return times;
 }
 

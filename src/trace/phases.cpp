@@ -18,10 +18,14 @@ double PhaseTimes::total() const {
   return std::accumulate(seconds.begin(), seconds.end(), 0.0);
 }
 
+void PhaseTimes::add(const PhaseTimes& other, double factor) {
+  for (size_t i = 0; i < seconds.size(); ++i) seconds[i] += factor * other.seconds[i];
+  network_wait += factor * other.network_wait;
+}
+
 PhaseTimes PhaseTimes::operator-(const PhaseTimes& earlier) const {
-  PhaseTimes difference;
-  for (size_t i = 0; i < seconds.size(); ++i)
-    difference.seconds[i] = seconds[i] - earlier.seconds[i];
+  PhaseTimes difference = *this;
+  difference.add(earlier, -1);
   return difference;
 }
 

@@ -210,6 +210,9 @@ class Loader {
 
   // Number of batches that next() would return without waiting.
   size_t ready() const;
+  // The network's part of the time that next() and wait() have waited for batches so far: at each
+  // moment the fraction of the working threads that waited for bytes of a store. 0 for local data.
+  std::chrono::nanoseconds network_wait() const;
   // Distinct samples skipped so far under kSkip: their number, and the first hundred.
   size_t skipped_count() const;
   std::vector<SkippedSample> skipped() const;

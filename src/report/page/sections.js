@@ -18,25 +18,33 @@ const phaseHead = phase => el('th', {scope: 'row'}, swatch(`phase-${phase}`), ' 
 
 // One run: share with a bar, time, time per step, the same on a GPU, meaning.
 function phaseTable({figures}) {
-  const {phases, device_phases: device, steps} = figures, most = Math.max(...Object.values(phases));
+  const {phases, device_phases: device, network_wait_s: network, steps} = figures;
+  const most = Math.max(...Object.values(phases));
   const timed = (phase, seconds = 0) => [number(time(seconds)), number(
     steps > 0 && !outsideSteps.includes(phase) ? (1e3 * seconds / steps).toFixed(2) : '')];
-  const rows = data.phases.filter(phase => phases[phase]).map(phase => row(
-    phaseHead(phase),
+  const phaseRow = (title, phase, seconds, onDevice, meaning) => row(
+    title,
     el('td', {class: 'meter-cell'}, el('span', {class: 'meter',
-        style: `width:${(100 * phases[phase] / most).toFixed(2)}%;background:var(--phase-${phase})`})),
-    number(percent(phases[phase] / total(phases), 1)), timed(phase, phases[phase]),
-    device ? timed(phase, device[phase]) : null, el('td', {class: 'soft meaning'}, phaseMeanings[phase])));
+        style: `width:${(100 * seconds / most).toFixed(2)}%;background:var(--phase-${phase})`})),
+    number(percent(seconds / total(phases), 1)), timed(phase, seconds), device ? onDevice : null,
+    el('td', {class: 'soft meaning'}, meaning));
+  const rows = data.phases.filter(phase => phases[phase]).flatMap(phase => [
+    phaseRow(phaseHead(phase), phase, phases[phase], device && timed(phase, device[phase]), phaseMeanings[phase]),
+    ...(phase === 'wait' && network > 0 ? [phaseRow(
+      el('th', {scope: 'row'}, 'of which network'), phase, network, [number(''), number('')],
+      'loader threads waited for a store')] : [])]);
   return table('Time by phase',
                [head('Phase'), el('th', {class: 'meter-cell'}), ...numberHeads(['Share', 'Time', 'ms a step']),
                 ...numberHeads(device ? ['On the GPU', 'ms a step'] : []), head('Meaning', 'meaning')], rows);
 }
 
 function comparedPhases() {
-  const cell = (phase, {phases, device_phases: device}) => {
+  const cell = (phase, {phases, device_phases: device, network_wait_s: network}) => {
     if (!phases) return number('n/a');
     const onDevice = device ? `, on the GPU ${time(device[phase] || 0)}` : '';
-    return number(percent((phases[phase] || 0) / total(phases), 1), small(time(phases[phase] || 0), onDevice));
+    const ofNetwork = phase === 'wait' && network > 0 ? `, of which network ${time(network)}` : '';
+    return number(percent((phases[phase] || 0) / total(phases), 1),
+                  small(time(phases[phase] || 0), ofNetwork, onDevice));
   };
   const rows = data.phases.filter(phase => data.runs.some(run => (run.figures.phases || {})[phase]))
       .map(phase => row(phaseHead(phase), data.runs.map(run => cell(phase, run.figures))));
