@@ -36,8 +36,9 @@ class KeptWarnings : public c10::WarningHandler {
   std::string text_;
 };
 
+// Sizes for which torch chooses channels_last strides on a CPU.
 at::Tensor loss_of(const std::vector<NamedTensor>& filters, bool channels_last) {
-  at::Tensor images = symmetric("images", {2, 8, 6, 6}, 1);
+  at::Tensor images = symmetric("images", {32, 32, 6, 6}, 1);
   if (channels_last) images = images.contiguous(at::MemoryFormat::ChannelsLast);
   const at::Tensor found = at::conv2d(images, filters[0].tensor),
                    signal = at::conv1d(images.flatten(2), filters[1].tensor),
@@ -47,9 +48,9 @@ at::Tensor loss_of(const std::vector<NamedTensor>& filters, bool channels_last) 
 
 // As of torch::nn's convolutions of one pixel, and a linear layer of one output.
 std::vector<NamedTensor> make_filters(bool channels_last) {
-  std::vector<NamedTensor> filters = {{"image", symmetric("image", {4, 8, 1, 1}, 1)},
-                                      {"signal", symmetric("signal", {4, 8, 1}, 1)},
-                                      {"line", symmetric("line", {1, 8}, 1)}};
+  std::vector<NamedTensor> filters = {{"image", symmetric("image", {4, 32, 1, 1}, 1)},
+                                      {"signal", symmetric("signal", {4, 32, 1}, 1)},
+                                      {"line", symmetric("line", {1, 32}, 1)}};
   if (channels_last)
     filters[0].tensor = filters[0].tensor.contiguous(at::MemoryFormat::ChannelsLast);
   for (const auto& [name, tensor] : filters) tensor.set_requires_grad(true);
