@@ -97,5 +97,27 @@ class ChangedSources(unittest.TestCase):
         self.assertEqual(len(self.changed()), 4)
 
 
+class CommentWords(unittest.TestCase):
+    SOURCES = {
+        "src/a.cpp": "int a;  //" + " Of a\n// Often\n",
+        "tools/same_line.py": '"""' + "Of a.\"\"\"\n",
+        "python/next_line.py": 'def f():\n    r"""\n\n    What it does. """\n\n\ndef g():\n    """\n    Does. """\n',
+        "python/text.py": 'text = """\nOf a text."""\n',
+    }
+
+    def test_lists_comments_and_docstrings_also_on_the_next_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder).resolve()
+            for name, text in self.SOURCES.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            shutil.copy(ROOT / "tools/comment_words.py", root / "tools")
+            done = subprocess.run([sys.executable, root / "tools/comment_words.py", *self.SOURCES], capture_output=True,
+                                  text=True, check=False)
+        places = [":".join(line.split(":")[:2]) for line in done.stdout.splitlines()]
+        self.assertEqual(places, ["src/a.cpp:1", "tools/same_line.py:1", "python/next_line.py:4"])
+        self.assertEqual(done.returncode, 1)
+
+
 if __name__ == "__main__":
     unittest.main()

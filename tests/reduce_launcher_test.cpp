@@ -107,6 +107,16 @@ TEST(Launcher, TheFirstFailedRankIsBlamedHoweverLateItEnds) {
   EXPECT_EQ(error.exit_code(), 3);
 }
 
+// Its last report may be a second old.
+TEST(Launcher, APositionOfAKilledRankIsItsLastReport) {
+  const Error error = error_of([] {
+    launch(bash_options(1, "echo at step 3, in forward >&$SATURATE_REPORT_FD; kill -9 $$"),
+           no_signal);
+  });
+  EXPECT_EQ(error.reason(), "rank 0 was ended by signal 9 (KILL)");
+  EXPECT_EQ(error.where(), "last report: step 3, in forward; it may have continued");
+}
+
 TEST(Launcher, ARankThatWaitsForOthersIsNotReportedAsStalled) {
   const TempDir dir;
   LaunchOptions options =

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "data/sources.h"
 #include "run/checkpoint.h"
 #include "run/same_run.h"
 #include "saturate/evaluator.h"
@@ -235,7 +236,7 @@ TEST_F(ResumedRun, OtherClassNamesAreRefusedUnlessAllowed) {
 TEST(EvaluationClasses, AreMatchedByName) {
   const std::vector<std::string> model = {"ant", "bee", "cat"};
   const auto labels = [&](const std::vector<std::string>& classes) {
-    return labels_in_model(model, MemoryDataset({"x"}, classes), "folder:val");
+    return labels_in_model(model, MemoryDataset({"x"}, classes), "folder:val", 4);
   };
   EXPECT_TRUE(labels({"ant", "bee", "cat"}).empty());
   EXPECT_TRUE(labels({"ant", "bee"}).empty()) << "the same numbers";
@@ -246,14 +247,28 @@ TEST(EvaluationClasses, AreMatchedByName) {
   EXPECT_EQ(error.where(), "folder:val");
   EXPECT_NE(error.reason().find("class \"cow\" is unknown to the training data"),
             std::string::npos);
+  EXPECT_EQ(error.remedy(), "Remove its samples from the source, or train on data with this class");
+}
+
+// Training data may lack the last of the numbers for which a model has outputs.
+TEST(EvaluationClasses, NumbersMayBeAsManyAsTheModelsOutputs) {
+  const auto labels = [](size_t trained, size_t evaluated, int64_t outputs) {
+    return labels_in_model(number_classes(trained), MemoryDataset({"x"}, number_classes(evaluated)),
+                           "npy:val", outputs);
+  };
+  EXPECT_TRUE(labels(3, 5, 5).empty()) << "the same numbers";
+  EXPECT_TRUE(labels(3, 12, 16).empty()) << "0 and 00 are the same number";
+  const Error error = error_of([&] { labels(3, 5, 4); });
+  EXPECT_NE(error.reason().find("class \"4\" is unknown"), std::string::npos) << error.reason();
+  EXPECT_EQ(error.remedy(), "Remove its samples from the source, or train with model.classes=5");
 }
 
 // Bytes that are not UTF-8, as present and older checkpoints store them.
 TEST(EvaluationClasses, NamesThatAreNotUtf8AreDistinguished) {
   const MemoryDataset data({"x", "y"}, {"gr\xf6n", "gr\xfcn"});
-  EXPECT_TRUE(labels_in_model({"gr\\xf6n", "gr\\xfcn"}, data, "folder:val").empty());
+  EXPECT_TRUE(labels_in_model({"gr\\xf6n", "gr\\xfcn"}, data, "folder:val", 2).empty());
   EXPECT_EQ(
-      labels_in_model({"a", "gr\xef\xbf\xbdn"}, MemoryDataset({"x"}, {"gr\xf6n"}), "folder:val"),
+      labels_in_model({"a", "gr\xef\xbf\xbdn"}, MemoryDataset({"x"}, {"gr\xf6n"}), "folder:val", 2),
       (std::vector<int64_t>{1}));
 }
 

@@ -121,6 +121,21 @@ TEST_F(TensorRun, RegressesATableAndReportsWhatTheTaskNames) {
   EXPECT_NE(format_summary(result).find("held out    r2 0."), std::string::npos);
 }
 
+TEST_F(TensorRun, ForALossThatIsNotFiniteTheTargetsAreNamed) {
+  testing::write_file(dir_ / "x.npy", npy("<f4", "8, 2", raw(std::vector<float>(16, 0.5f))));
+  std::vector<float> y(8, 1);
+  y[3] = std::nanf("");
+  testing::write_file(dir_ / "y.npy", npy("<f4", "8,", raw(y)));
+  for (const char* batch : {"train.batch=8", "train.batch=2"}) {
+    const Error error = error_of([&] {
+      train(batch, {"data.source=npy:" + dir_.path(), "data.eval_source=", batch});
+    });
+    EXPECT_NE(error.reason().find("the loss is not finite"), std::string::npos) << error.what();
+    EXPECT_NE(error.remedy().find("data inspect npy:"), std::string::npos) << error.what();
+    EXPECT_NE(error.remedy().find("targets"), std::string::npos) << error.what();
+  }
+}
+
 // The metrics of an evaluation are those of all its samples at once, by the formula.
 TEST_F(TensorRun, R2IsOfTheWholeEvaluation) {
   Trainer trainer(Env::posix(), table({"train.eval_batch=7", "train.epochs=1"}), options("run"));
@@ -170,6 +185,28 @@ TEST_F(TensorRun, AResumedRunIsTheSame) {
     return values;
   };
   EXPECT_EQ(epochs("whole"), epochs("part"));
+}
+
+// A checkpoint of an earlier saturate has fewer sums of the epoch in progress.
+TEST_F(TensorRun, OtherSumsOfACheckpointAreNotMixedWithTheRest) {
+  TrainerOptions run = options("run");
+  int polls = 0;
+  run.should_stop = [&] { return ++polls > 20; };
+  Trainer(Env::posix(), table(), run).run();
+  std::string path;
+  Checkpoint saved = find_checkpoint(
+      Env::posix(), run.out, [](const std::string&) {}, &path);
+  ASSERT_EQ(saved.epoch_metrics.totals.size(), 7u);
+  saved.epoch_metrics.totals.resize(5);
+  write_checkpoint(Env::posix(), path, saved);
+  run.should_stop = nullptr;
+  run.resume = run.out;
+  Trainer(Env::posix(), table(), run).run();
+  for (const auto& record : read_metrics(run.out))
+    if (record["kind"] == "epoch") {
+      EXPECT_NE(record["r2"], 0) << record;
+      EXPECT_LT(record["mae"].get<double>(), 10) << record;
+    }
 }
 
 TEST_F(TensorRun, PipelineGraphAndMicroBatchesAreTheSameTraining) {
@@ -253,6 +290,19 @@ TEST_F(TensorRun, TheEvaluationMayLackTheLastClasses) {
                     "data.eval_source=" + write_arrays(30, "class")});
   EXPECT_EQ(result.eval->samples, 30);
   EXPECT_EQ(last("run").classes.size(), 12u);
+}
+
+TEST_F(TensorRun, TheTrainingDataMayLackTheLastClassesOfTheModel) {
+  const Settings settings = {"data.source=" + write_arrays(60, "class"), "train.epochs=1",
+                             "data.eval_source=" + write_arrays(30, "twelve")};
+  const Error error = error_of([&] { train("refused", settings); });
+  EXPECT_NE(error.remedy().find("model.classes=12"), std::string::npos) << error.what();
+  Settings more = settings;
+  more.emplace_back("model.classes=12");
+  const TrainResult result = train("run", more);
+  EXPECT_EQ(result.eval->samples, 30);
+  EXPECT_TRUE(std::isfinite(result.eval->loss));
+  EXPECT_EQ(last("run").classes.size(), 3u);
 }
 
 // Its loss of 0 would be the best for ever.

@@ -200,9 +200,46 @@ TEST_F(VolumeRun, TheEvaluationMayLackClasses) {
   };
   EXPECT_EQ(evaluated(two), 2);
   EXPECT_EQ(evaluated(many), 5);
-  EXPECT_NE(
-      refusal({"data.source=" + two, "data.eval_source=" + three, "train.batch=2"}).find("below 3"),
-      std::string::npos);
+  Settings more = {"data.source=" + two, "data.eval_source=" + three, "augment.size=8",
+                   "train.batch=2", "train.epochs=1"};
+  EXPECT_NE(refusal(more).find("Train with model.classes=3"), std::string::npos) << refusal(more);
+  more.emplace_back("model.classes=3");
+  EXPECT_EQ(train("more", more).eval->samples, 4);
+}
+
+// Their loss of 0 would be the best for ever.
+TEST_F(VolumeRun, EvaluationsAndEpochsWithoutALabelAreNotTheBest) {
+  const auto write = [&](const std::string& folder, const std::string& labels) {
+    const std::string shape = "4, 8, 8, 8";
+    testing::write_file(dir_ / (folder + "/x.npy"), npy("|u1", shape, std::string(2048, '\7')));
+    testing::write_file(dir_ / (folder + "/y.npy"), npy("|u1", shape, labels));
+    return "npy:" + (dir_ / folder) + ",volume=x";
+  };
+  const std::string some = write("some", std::string(1024, '\0') + std::string(1024, '\1')),
+                    none = write("none", std::string(2048, '\xff'));
+  const Settings all = {"augment.crop=none", "augment.size=0", "augment.rotate=0",
+                        "train.batch=4",     "train.epochs=2", "train.early_stop=1",
+                        "model.width=0.25",  "model.classes=2"};
+  for (const std::string monitor : {"eval_loss", "eval_iou", "train_loss"}) {
+    const bool trains = monitor == "train_loss";
+    Settings settings = all;
+    settings.insert(settings.end(),
+                    {"train.monitor=" + monitor, "data.source=" + (trains ? none : some),
+                     "data.eval_source=" + (trains ? "" : none)});
+    const TrainResult result = train(monitor, settings);
+    EXPECT_EQ(result.steps, 2) << monitor << ": not stopped early";
+    EXPECT_FALSE(result.best.best) << monitor;
+    if (trains) continue;
+    EXPECT_TRUE(std::isnan(result.eval->loss) && std::isnan(*result.eval->value("accuracy")));
+    EXPECT_NE(format_summary(result).find("nothing in 4 samples is labelled"), std::string::npos);
+    testing::run_ranks(2, [&](Group& group) {
+      TrainerOptions own = options("two-" + monitor);
+      own.group = std::shared_ptr<Group>(&group, [](Group*) {});
+      const TrainResult two = Trainer(Env::posix(), recipe(settings), own).run();
+      EXPECT_TRUE(std::isnan(two.eval->loss));
+      EXPECT_FALSE(two.best.best) << monitor;
+    });
+  }
 }
 
 TEST_F(VolumeRun, RefusesWhatDoesNotFit) {

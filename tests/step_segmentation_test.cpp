@@ -8,6 +8,7 @@
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -92,6 +93,29 @@ TEST(SegmentationMetrics, AClassWithoutPixelsIsIgnored) {
   EXPECT_FALSE(metrics.mean_iou());
   metrics.pixels = {{3, 3, 3}, {0, 0, 0}};
   EXPECT_DOUBLE_EQ(*metrics.mean_iou(), 1);
+}
+
+// In training the loss of such a batch is 0, which an evaluation must not take for the best.
+TEST(SegmentationMetrics, WithoutALabelledPixelAnEvaluationIsUnknown) {
+  RunningMetrics running(segmentation());
+  const at::Tensor logits = symmetric("logits", {3, kPixelClasses, kSize, kSize}, 2),
+                   none = at::full({3, kSize, kSize}, kIgnoredLabel, at::kLong);
+  running.add(segmentation().mean_loss(logits, none, 0), logits, none);
+  Metrics found = running.read();
+  EXPECT_EQ(found.loss, 0);
+  found.clear_if_uncounted();
+  EXPECT_TRUE(std::isnan(found.loss));
+  EXPECT_TRUE(std::isnan(found.value("accuracy").value()));
+  EXPECT_FALSE(found.value("iou"));
+  running.add(segmentation().mean_loss(logits, labels(3), 0), logits, labels(3));
+  const Metrics counted = running.read();
+  Metrics same = counted;
+  same.clear_if_uncounted();
+  EXPECT_EQ(same.loss, counted.loss);
+  found.merge(counted);
+  EXPECT_EQ(found.samples, 6);
+  EXPECT_EQ(found.loss, counted.loss);
+  EXPECT_EQ(found.value("accuracy"), counted.value("accuracy"));
 }
 
 struct Trained {

@@ -1,6 +1,7 @@
 // Regression and several labels per sample: losses by their formulas, metrics as scikit-learn's.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randn.h>
@@ -8,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "saturate/task.h"
@@ -116,6 +118,73 @@ TEST(Regression, R2OfManyEqualNumbersIsZero) {
   RunningMetrics running(*task);
   for (int i = 0; i < 3125; ++i) running.add(task->mean_loss(outputs, target, 0), outputs, target);
   EXPECT_EQ(running.read().value("r2"), 0);
+}
+
+// By the definition, in two passes.
+double exact_r2(const at::Tensor& outputs, const at::Tensor& labels) {
+  const at::Tensor y = labels.to(at::kDouble).contiguous(),
+                   f = outputs.to(at::kDouble).contiguous();
+  const double *const target = y.const_data_ptr<double>(), *const found =
+                                                               f.const_data_ptr<double>();
+  long double mean = 0, spread = 0, errors = 0;
+  for (int64_t i = 0; i < y.numel(); ++i) mean += target[i];
+  mean /= (long double)(y.numel());
+  for (int64_t i = 0; i < y.numel(); ++i) {
+    spread += (target[i] - mean) * (target[i] - mean);
+    errors += ((long double)(found[i]) - target[i]) * ((long double)(found[i]) - target[i]);
+  }
+  return double(1 - errors / spread);
+}
+
+// R2 of many batches, half of them of another process.
+double r2_of_batches(const at::Tensor& outputs, const at::Tensor& labels, int64_t batch) {
+  const auto task = regression(RegressionLoss::kMse, 1);
+  RunningMetrics own(*task), other(*task);
+  for (int64_t at = 0, count; at < labels.size(0); at += count) {
+    count = std::min(batch, labels.size(0) - at);
+    const at::Tensor some = outputs.narrow(0, at, count), target = labels.narrow(0, at, count);
+    (at / batch % 2 == 0 ? own : other).add(task->mean_loss(some, target, 0), some, target);
+  }
+  Metrics all = own.read();
+  all.merge(other.read());
+  task->derive(all);
+  return all.value("r2").value();
+}
+
+// A few roundings of a float from each other, also on both sides of a power of two.
+TEST(Regression, R2OfTargetsThatHardlyDifferIsExact) {
+  constexpr int64_t kCount = 20000;
+  const at::Tensor steps = at::arange(kCount).square() % 5 - 2;
+  for (const double middle : {1000., 1024., -3e6, 3e-20, 0.1}) {
+    const double rounding = std::nextafter(float(std::abs(middle)), HUGE_VALF) - std::abs(middle);
+    const at::Tensor labels = (steps.to(at::kDouble) * rounding + middle).to(at::kFloat),
+                     outputs = labels.roll(1).unsqueeze(1);
+    const double expected = exact_r2(outputs, labels);
+    EXPECT_LT(expected, 0.9);
+    EXPECT_NEAR(r2_of_batches(outputs, labels, 64), expected, 1e-9) << middle;
+    EXPECT_NEAR(r2_of_batches(outputs.to(at::kDouble), labels, 64), expected, 1e-9) << middle;
+  }
+  at::manual_seed(1);
+  const at::Tensor labels = (at::randn({1000}, at::kDouble) * 1e-7 + 1) / 3,
+                   outputs = labels.roll(1).unsqueeze(1);
+  EXPECT_NEAR(r2_of_batches(outputs, labels, 7), exact_r2(outputs, labels), 1e-3) << "doubles";
+}
+
+TEST(Regression, OneTargetOfManyThatDiffersByARoundingCounts) {
+  const at::Tensor labels = at::full({100'000}, 0.1f);
+  labels[777] = std::nextafter(0.1f, 1.f);
+  EXPECT_NEAR(r2_of_batches(labels.unsqueeze(1), labels, 1000), 1, 1e-12);
+  const at::Tensor outputs = at::full({100'000, 1}, 0.1f);
+  EXPECT_NEAR(r2_of_batches(outputs, labels, 1000), exact_r2(outputs, labels), 1e-4);
+  EXPECT_LT(r2_of_batches(outputs, labels, 1000), 0) << "not a constant target";
+}
+
+TEST(Regression, R2OfManyEqualDoublesIsZero) {
+  for (const int64_t count : {2, 3, 1000}) {
+    const at::Tensor labels = at::full({count}, 0.1, at::kDouble);
+    EXPECT_EQ(r2_of_batches(at::zeros({count, 1}, at::kDouble), labels, 3), 0) << count;
+    EXPECT_EQ(r2_of_batches(labels.unsqueeze(1), labels, 3), 1) << count;
+  }
 }
 
 // Ties, a label that no sample has, and one that all have; average_precision_score and f1_score.

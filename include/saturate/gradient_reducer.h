@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "saturate/group.h"
@@ -67,6 +68,7 @@ class GradientReducer {
   const bool find_unused_;
   bool enabled_ = true;
   std::vector<NamedTensor> parameters_;
+  std::vector<std::pair<at::Tensor, unsigned>> stride_hooks_;  // parameters, and what to remove
   // During a backward: whether all buckets are sent, its thread, and the caller's `waiting`.
   bool all_sent_ = false;
   std::thread::id caller_;

@@ -39,6 +39,8 @@ struct Metrics {
 
   // The weight of the means: labelled pixels in segmentation, else samples without overflow.
   double weight() const;
+  // Sets the loss and the values to NaN, that is, unknown, if there are samples, but weight() is 0.
+  void clear_if_uncounted();
   // Empty if there is none of that name.
   std::optional<double> value(std::string_view name) const;
   // Replaces the value of that name, or adds it at the end.

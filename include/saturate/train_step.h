@@ -151,7 +151,8 @@ struct EvaluationOptions {
 };
 
 // Runs the model on everything from `feeder`, in evaluation mode and without gradients; leaves the
-// model in training mode. Empty if the observer cancelled.
+// model in training mode. Empty if the observer cancelled; NaN, unlike in training, if no pixel is
+// labelled.
 std::optional<Metrics> evaluate(Model& model, const Task& task, Feeder& feeder,
                                 const EvaluationOptions& options);
 

@@ -32,6 +32,8 @@ inline std::string metrics_text(const Metrics& metrics, bool is_short = false) {
 // "accuracy 91.20%  loss 0.3012  on 500 images"
 inline std::string result_text(const Metrics& metrics, std::string_view unit) {
   if (metrics.samples == 0) return fmt::format("no result: there were no {}", unit);
+  if (!metrics.pixels.empty() && metrics.weight() == 0)
+    return fmt::format("no result: nothing in {} {} is labelled", metrics.samples, unit);
   return fmt::format("{}loss {}  on {} {}", metrics_text(metrics), format_loss(metrics.loss),
                      metrics.samples, unit);
 }

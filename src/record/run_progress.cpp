@@ -46,7 +46,7 @@ class RunProgress : public Observer {
  private:
   const char* unit() const { return has_images_ ? "images" : "samples"; }
   std::string evaluation_line(const char* title, const Metrics& metrics) const {
-    if (metrics.samples == 0)
+    if (metrics.weight() == 0)
       return fmt::format("          {}  {}", title, result_text(metrics, unit()));
     return fmt::format("          {}  loss {}  {}on {} {}", title, format_loss(metrics.loss),
                        metrics_text(metrics, /*is_short=*/true), metrics.samples, unit());

@@ -227,6 +227,25 @@ std::unique_ptr<c10d::CommHookInterface> make_hook(Group& group, const Distribut
   return sum(std::nullopt);
 }
 
+// Whether both address the same elements in the same memory.
+bool are_same_places(at::IntArrayRef sizes, at::IntArrayRef strides, at::IntArrayRef others) {
+  for (size_t i = 0; i < sizes.size(); ++i)
+    if (sizes[i] > 1 && strides[i] != others[i]) return false;
+  return true;
+}
+
+// A hook that returns a gradient with the parameter's strides. In dimensions of size 1, such as
+// those of filters of one pixel, a convolution chooses others, of which c10d's reducer warns.
+unsigned add_stride_hook(const at::Tensor& parameter) {
+  return parameter.register_hook([sizes = parameter.sizes().vec(),
+                                  strides = parameter.strides().vec()](const at::Tensor& gradient) {
+    if (!gradient.defined() || gradient.sizes() != sizes || gradient.strides() == strides ||
+        !are_same_places(sizes, strides, gradient.strides()))
+      return gradient;
+    return gradient.as_strided(sizes, strides);
+  });
+}
+
 // In reverse parameter order: backward fills the last parameters' gradients first.
 std::vector<std::vector<size_t>> first_buckets(const std::vector<at::Tensor>& parameters,
                                                size_t bytes) {
@@ -281,6 +300,8 @@ GradientReducer::GradientReducer(Group& group, const std::vector<NamedTensor>& p
     names[tensors.size()] = named.name;
     tensors.push_back(named.tensor);
     parameters_.push_back(named);
+    if (named.tensor.dim() > 1 && std::ranges::count(named.tensor.sizes(), 1) > 0)
+      stride_hooks_.emplace_back(named.tensor, add_stride_hook(named.tensor));
   }
   const auto bytes = size_t(options.bucket_mb * (1 << 20));
   group.guard("preparing to sum gradients", [&] {
@@ -296,7 +317,9 @@ GradientReducer::GradientReducer(Group& group, const std::vector<NamedTensor>& p
   });
 }
 
-GradientReducer::~GradientReducer() = default;
+GradientReducer::~GradientReducer() {
+  for (const auto& [parameter, hook] : stride_hooks_) parameter.remove_hook(hook);
+}
 
 void GradientReducer::before_forward() {
   if (!enabled_) return;

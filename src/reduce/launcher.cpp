@@ -168,14 +168,20 @@ class Attempt {
     if (!failed_) return {.node = options_.node};
     const RankProcess& rank = *failed_;
     const std::string where = options_.nodes > 1 ? fmt::format(" of node {}", options_.node) : "";
-    return {
-        .failed = true,
-        .followed = rank.lost_peer(),
-        .signal = rank.killed() ? rank.exit_code() - 128 : 0,
-        .node = options_.node,
-        .kind = rank.killed() ? ErrorKind::kRun : kind_of_code(rank.exit_code()),
-        .what = fmt::format("rank {}{} {}", rank.rank(), where, how_it_ended(rank)),
-        .where = rank.position().empty() ? fmt::format("process {}", rank.pid()) : rank.position()};
+    return {.failed = true,
+            .followed = rank.lost_peer(),
+            .signal = rank.killed() ? rank.exit_code() - 128 : 0,
+            .node = options_.node,
+            .kind = rank.killed() ? ErrorKind::kRun : kind_of_code(rank.exit_code()),
+            .what = fmt::format("rank {}{} {}", rank.rank(), where, how_it_ended(rank)),
+            .where = last_place(rank)};
+  }
+
+  // Positions are reported once a second, and a process that is killed makes no last report.
+  static std::string last_place(const RankProcess& rank) {
+    return rank.position().empty()
+               ? fmt::format("process {}", rank.pid())
+               : fmt::format("last report: {}; it may have continued", rank.position());
   }
 
   // Kills processes that were told to stop but neither stop nor make progress.

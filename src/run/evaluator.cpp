@@ -53,7 +53,10 @@ struct Evaluator::State {
       fail(ErrorKind::kUsage,
            fmt::format("the voxels have {} classes, and the model {}", target->values,
                        recipe.model.classes),
-           source, "Give volumes with the classes of the training data");
+           source,
+           fmt::format("Train with model.classes={}, or give volumes with the classes of the "
+                       "training data",
+                       target->values));
     return *data;
   }
 
@@ -61,7 +64,7 @@ struct Evaluator::State {
   std::vector<int64_t> labels_for(const Recipe& recipe, const std::vector<std::string>& classes,
                                   const std::string& source) const {
     if (recipe.train.task == TaskKind::kRegress || labelled_volume(data->tensors())) return {};
-    return labels_in_model(classes, *data, source);
+    return labels_in_model(classes, *data, source, recipe.model.classes);
   }
 
   std::shared_ptr<const Dataset> data;

@@ -29,6 +29,20 @@ std::string where_non_finite(Model& model) {
   return name.empty() ? "" : ", nor is " + name;
 }
 
+std::string remedy_of_non_finite(const Recipe& recipe, bool is_first) {
+  const bool has_numbers =
+      recipe.train.task == TaskKind::kRegress || recipe.train.task == TaskKind::kMultilabel;
+  if (has_numbers) {
+    const std::string look = "`saturate data inspect " + recipe.data.source +
+                             "` counts numbers that are not finite, also in the targets";
+    return is_first ? look + "; look at the model and its loss too"
+                    : "Lower optimizer.lr or lengthen schedule.warmup_epochs; " + look;
+  }
+  return is_first ? "Look at the samples (of images with augment.mean and augment.std), the model "
+                    "and its loss"
+                  : "Lower optimizer.lr or lengthen schedule.warmup_epochs";
+}
+
 // A rank without samples counts no class.
 size_t most_of_all(Group& group, size_t own) {
   const at::Tensor most = at::full({1}, int64_t(own), at::kLong);
@@ -221,10 +235,7 @@ void Recorder::fail_not_finite(int64_t step) {
        first ? "the loss is not finite before any step changed a weight"
              : fmt::format("the loss is not finite by step {}{}", step,
                            where_non_finite(learner_.model())),
-       run_.options.out,
-       first ? "Look at the samples (of images with augment.mean and augment.std), the model and "
-               "its loss"
-             : "Lower optimizer.lr or lengthen schedule.warmup_epochs");
+       run_.options.out, remedy_of_non_finite(run_.recipe, first));
 }
 
 void Recorder::record_steps(const RunPosition& position) {
@@ -273,6 +284,9 @@ void Recorder::fill(TrainResult& result) {
 
 void Recorder::visit(StateVisitor& visitor) {
   visitor.value(&Checkpoint::epoch_metrics, epoch_metrics_);
+  // An earlier saturate had other sums: then the epoch's values are those of the rest of it.
+  const int64_t known = learner_.task().totals();
+  if (known > 0 && std::ssize(epoch_metrics_.totals) != known) epoch_metrics_.totals.clear();
 }
 
 Metrics all_reduce_metrics(RunContext& run, const Task& task, const Metrics& own) {

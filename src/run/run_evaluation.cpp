@@ -41,16 +41,16 @@ WatchedMetric::WatchedMetric(const TrainOptions& options, const Task& task)
       metric_(named_metric(task, metric_of(options.monitor))),
       stopping_(options, metric_.higher_is_better) {}
 
-// Without a step that did not overflow in fp16 an epoch has no value; the loss scale may recover.
+// Without a labelled pixel, or a step that did not overflow in fp16, an epoch has no value; the
+// loss scale may recover.
 void WatchedMetric::after_epoch(const EpochEvent& event, ObserverContext&) {
-  const Metrics& metrics = event.metrics;
-  if (is_training_metric(monitor_) && metrics.overflowed < metrics.samples)
-    observe(metrics, event.position.step);
+  if (is_training_metric(monitor_) && event.metrics.weight() > 0)
+    observe(event.metrics, event.position.step);
 }
 
 void WatchedMetric::after_evaluation(const EvaluationEvent& event, ObserverContext&) {
-  // Without samples there is no value.
-  if (event.counts && event.found.metrics.samples > 0 && !is_training_metric(monitor_))
+  // Without samples, or a labelled pixel, there is no value.
+  if (event.counts && event.found.metrics.weight() > 0 && !is_training_metric(monitor_))
     observe(event.found.metrics, event.position.step);
 }
 
@@ -110,6 +110,7 @@ std::optional<Metrics> RunEvaluation::evaluate(const RunPosition& position, cons
   log.warn_of_skipped(evaluator_->skipped(), warned_);
   if (run_.any(!found)) return std::nullopt;
   Metrics all = all_reduce_metrics(run_, task, *found);
+  all.clear_if_uncounted();
   if (!task.keeps_outputs()) return all;
   if (const at::Tensor rows = all_kept_rows(); rows.defined()) kept_.finish(task, rows, all);
   return all;
@@ -142,7 +143,7 @@ bool RunEvaluation::run(const RunPosition& position, bool counts) {
   write_classes(now.metrics, position.step);
   last_ = now;
   changed_ = true;
-  if (counts && now.metrics.samples > 0)
+  if (counts && now.metrics.weight() > 0)
     learner_.schedule().observe(now.metrics.loss,
                                 now.metrics.value(run_.recipe.schedule.metric).value_or(0));
   return true;
@@ -204,7 +205,7 @@ std::vector<std::string> RunEvaluation::reset_if_changed(const Checkpoint& check
   if (!same_metric || !(trains || same_images)) {
     // The checkpoint's own evaluation counts, so that a worse one does not become the best.
     const int64_t step = checkpoint.position.step;
-    const bool has_one = !trains && same_images && is_done_at(step) && last_->metrics.samples > 0;
+    const bool has_one = !trains && same_images && is_done_at(step) && last_->metrics.weight() > 0;
     watched_->restart(has_one ? &last_->metrics : nullptr, step);
     notes.push_back(why(same_metric, "train.monitor") + ": its best value is reset");
   }

@@ -57,6 +57,13 @@ int64_t number_in_model(const std::vector<std::string>& classes, const std::stri
   return found == classes.end() ? -1 : found - classes.begin();
 }
 
+// Whether each class is named by its number, such as 7 or 07.
+bool are_numbered(const std::vector<std::string>& classes) {
+  for (size_t i = 0; i < classes.size(); ++i)
+    if (!same_number(classes[i], std::to_string(i))) return false;
+  return true;
+}
+
 constexpr std::string_view kBatchKeys[] = {"seed", "train.batch"};
 // Which tensors a checkpoint holds, and their shapes. A section stands for its keys.
 constexpr std::string_view kTensorKeys[] = {
@@ -84,16 +91,23 @@ std::string changes_of(std::span<const std::string_view> keys, const Recipe& sav
 }  // namespace
 
 std::vector<int64_t> labels_in_model(const std::vector<std::string>& classes, const Dataset& data,
-                                     const std::string& source) {
+                                     const std::string& source, int64_t outputs) {
+  const std::vector<std::string>& names = data.classes();
+  const bool are_numbers = are_numbered(classes) && are_numbered(names);
   std::vector<int64_t> labels;
   bool same = true;
-  for (const std::string& name : data.classes()) {
-    const int64_t number = number_in_model(classes, name);
+  for (const std::string& name : names) {
+    int64_t number = number_in_model(classes, name);
+    // The training data may lack the last of the model's classes.
+    if (number < 0 && are_numbers && std::ssize(labels) < outputs) number = std::ssize(labels);
     if (number < 0)
       fail(ErrorKind::kData,
            fmt::format("class \"{}\" is unknown to the training data, which had {} classes", name,
                        classes.size()),
-           source, "Remove its images from the source, or train with this class");
+           source,
+           "Remove its samples from the source, or train " +
+               (are_numbers ? fmt::format("with model.classes={}", names.size())
+                            : std::string("on data with this class")));
     same = same && number == int64_t(labels.size());
     labels.push_back(number);
   }

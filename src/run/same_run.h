@@ -13,10 +13,11 @@
 namespace saturate {
 
 // The model's numbers of the classes of `data`, by their names, for LoaderOptions::labels; empty if
-// they are the same. A class may be missing. Fails with kData, naming `source` and the class, if
-// the model has no such class, or if masks number them in another way.
+// they are the same. A class may be missing. Classes that are named by their numbers may be as many
+// as the model's `outputs`, also if the training data had fewer. Fails with kData, naming `source`
+// and the class, if the model has no such class, or if masks number them in another way.
 std::vector<int64_t> labels_in_model(const std::vector<std::string>& classes, const Dataset& data,
-                                     const std::string& source);
+                                     const std::string& source, int64_t outputs);
 
 // Fails with kData, naming both, if a run that resumes from `saved` would not have its training
 // data: as many images (if the checkpoint says), the same classes. `changed`: it may have others,

@@ -184,10 +184,9 @@ void require_same_tensors(const std::vector<TensorField>& fields, const Dataset&
     fail(ErrorKind::kUsage, "the samples are images, and the training data are tensors", source,
          "Give a source of tensors");
   const bool has_voxels = labelled_volume(found) != nullptr;
-  // `b` may lack the last classes of voxels; of labels in a file the number is not known, 0.
+  // A model may have more classes, also of voxels, than either source.
   const auto has_same_values = [&](const TensorField& a, const TensorField& b) {
-    if (has_voxels && b.is_target) return a.values == 0 || b.values <= a.values;
-    return a.shape.empty() || a.values == b.values;
+    return (has_voxels && b.is_target) || a.shape.empty() || a.values == b.values;
   };
   // Sequences may be longer in one than in the other.
   const auto sizes = [](const TensorField& field) {

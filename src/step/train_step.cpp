@@ -296,7 +296,10 @@ std::optional<Metrics> evaluate(Model& model, const Task& task, Feeder& feeder,
     cancelled = options.observer && !options.observer(batch, logits);
   }
   model.set_training(true);
-  return cancelled ? std::nullopt : std::optional(metrics.read());
+  if (cancelled) return std::nullopt;
+  Metrics found = metrics.read();
+  found.clear_if_uncounted();
+  return found;
 }
 
 }  // namespace saturate

@@ -22,6 +22,12 @@ double Metrics::weight() const {
   return double(pixels.empty() ? samples - overflowed : labelled);
 }
 
+void Metrics::clear_if_uncounted() {
+  if (samples == 0 || weight() > 0) return;
+  loss = std::nan("");
+  for (MetricValue& each : values) each.value = std::nan("");
+}
+
 std::optional<double> Metrics::value(std::string_view name) const {
   const auto found = std::ranges::find(values, name, &MetricValue::name);
   return found == values.end() ? std::nullopt : std::optional(found->value);
