@@ -314,7 +314,7 @@ TEST(Sequences, TokensHaveTheNextTokensAsTheirTarget) {
   EXPECT_EQ(testing::values_of<uint8_t>(sample.bytes, 4), (std::vector<uint8_t>{3, 4, 4, 5}));
 }
 
-TEST(Sequences, WhatIsNoArrayOfTokensIsRefused) {
+TEST(Sequences, ArraysThatAreNotTokensAreRefused) {
   const TempDir dir;
   const auto expect = [](const std::string& uri, ErrorKind kind, const std::string& part) {
     const Error error = error_of([&] { open_dataset(env(), uri); });

@@ -69,7 +69,7 @@ class TokenRun : public ::testing::Test {
 
 // Every token but a sample's first is known from the one before it.
 TEST_F(TokenRun, LearnsFromWhatIsNotPadding) {
-  const TrainResult result = train("run", {"train.epochs=8"});
+  const TrainResult result = train("run", {"train.epochs=3"});
   EXPECT_EQ(result.eval->samples, 53);
   EXPECT_GT(result.eval->value("accuracy").value(), 0.98);
   EXPECT_LT(result.eval->value("perplexity").value(), 1.2);
@@ -91,7 +91,7 @@ TEST_F(TokenRun, AnEvaluationDoesNotDependOnItsBatches) {
   std::vector<double> found;
   for (const std::string batch : {"1", "7", "53"})
     found.push_back(
-        train("batch" + batch, {"train.epochs=0.5", "train.eval_batch=" + batch}).eval->loss);
+        train("batch" + batch, {"train.epochs=1", "train.eval_batch=" + batch}).eval->loss);
   EXPECT_NEAR(found[1], found[0], 1e-5);
   EXPECT_NEAR(found[2], found[0], 1e-5);
 }
@@ -143,7 +143,7 @@ TEST_F(TokenRun, TwoRanksAreOne) {
 TEST_F(TokenRun, TheBatchIsSearchedAndHalfPrecisionTrains) {
   EXPECT_GT(train("auto", {"train.batch=auto:32", "train.memory_gb=0.05", "train.epochs=1"}).steps,
             0);
-  EXPECT_GT(train("bf16", {"precision.mode=bf16"}).eval->value("accuracy").value(), 0.3);
+  EXPECT_GT(train("bf16", {"precision.mode=bf16"}).eval->value("accuracy").value(), 0.9);
 }
 
 TEST_F(TokenRun, WindowsOfOneLengthTrainToo) {
@@ -151,8 +151,8 @@ TEST_F(TokenRun, WindowsOfOneLengthTrainToo) {
   for (int i = 0; i < 100 * 9; ++i) x.push_back(uint8_t((i / 9 + i % 9) % 11));
   testing::write_file(dir_ / "x.npy", testing::npy("|u1", "100, 9", testing::raw(x)));
   const std::string windows = "npy:" + (dir_ / "x.npy") + ",vocabulary=11";
-  const TrainResult result = train(
-      "windows", {"data.source=" + windows, "data.eval_source=" + windows, "train.epochs=10"});
+  const TrainResult result =
+      train("windows", {"data.source=" + windows, "data.eval_source=" + windows, "train.epochs=4"});
   EXPECT_GT(result.eval->value("accuracy").value(), 0.9);
 }
 
