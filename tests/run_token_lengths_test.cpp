@@ -1,5 +1,5 @@
 // Whole runs of language models on token sequences of varying length.
-#include <ATen/core/Tensor.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include "run/checkpoint.h"
