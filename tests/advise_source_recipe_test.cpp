@@ -150,6 +150,13 @@ TEST(SourceRecipe, SignalsOfVaryingLengthGetANetworkThatTakesThem) {
   zip.add("y.npy", testing::npy("<i8", "200,", testing::raw(classes)));
   testing::write_file(dir / "signals.npz", zip.text());
   EXPECT_EQ(made_for("npz:" + (dir / "signals.npz") + ",lengths=n").model.name, "resnet18_1d");
+  testing::ZipText texts(/*deflated=*/false);
+  for (int64_t& each : lengths) ++each;
+  texts.add("x.npy", testing::npy("<i8", "200, 10", testing::raw(std::vector<int64_t>(2000, 1))));
+  texts.add("n.npy", testing::npy("<i8", "200,", testing::raw(lengths)));
+  testing::write_file(dir / "texts.npz", texts.text());
+  EXPECT_EQ(made_for("npz:" + (dir / "texts.npz") + ",lengths=n,vocabulary=9").model.name,
+            "gpt_tiny");
 }
 
 TEST(SourceRecipe, SourcesThatCannotBeTrainedOnAreNamed) {

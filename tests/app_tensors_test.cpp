@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/app_testing.h"
+#include "tests/array_testing.h"
 
 namespace saturate {
 namespace {
@@ -84,6 +85,45 @@ TEST(TensorCommands, APackedTableTrainsWithTheSameLosses) {
   }
   for (const char* kind : {"step", "eval"})
     testing::expect_same_losses(from_table, from_shard, kind);
+}
+
+TEST(TensorCommands, TokensOfVaryingLengthArePackedTrainedAndExported) {
+  const TempDir dir;
+  testing::write_file(dir / "t.npz", testing::counting_npz(200, 20));
+  const std::string source = "npz:" + (dir / "t.npz") + ",lengths=n,vocabulary=11";
+  const std::string shard = "shard:" + (dir / "t.shard");
+  const CommandResult packed = run_saturate("data pack " + source + " --verify --out " + shard);
+  ASSERT_EQ(packed.exit_code, 0) << packed.err;
+  for (const std::string& data : {source, shard}) {
+    EXPECT_EQ(run_saturate("data verify " + data).exit_code, 0);
+    const CommandResult seen = run_saturate("data inspect " + data);
+    EXPECT_NE(seen.out.find("y: uint16 [up to 19], the target, 0 to 10"), std::string::npos)
+        << seen.out;
+  }
+  const std::string from_arrays = dir / "a", from_shard = dir / "b", ranks = dir / "c";
+  const std::string settings = std::string(kQuick) + " train.epochs=3 watch.every=1 train.batch=16";
+  for (const auto& [run, data] : {std::pair(from_arrays, source), std::pair(from_shard, shard)}) {
+    const CommandResult trained = run_saturate("train " + data + " --out " + run + settings);
+    ASSERT_EQ(trained.exit_code, 0) << trained.err;
+    EXPECT_NE(trained.out.find("held out    perplexity "), std::string::npos) << trained.out;
+  }
+  for (const char* kind : {"step", "eval"})
+    testing::expect_same_losses(from_arrays, from_shard, kind);
+  const CommandResult launched =
+      run_saturate("launch --nproc-per-node 2 -- train " + source + " --out " + ranks + settings);
+  ASSERT_EQ(launched.exit_code, 0) << launched.err;
+  const auto one = testing::losses(from_arrays, "step"), two = testing::losses(ranks, "step");
+  ASSERT_EQ(two.size(), one.size());
+  for (size_t i = 0; i < 5; ++i) EXPECT_NEAR(two[i], one[i], 1e-3);
+  EXPECT_EQ(run_saturate("eval " + from_arrays + " --data " + shard).exit_code, 0);
+  const CommandResult said = run_saturate("eval " + from_shard + " --generate '1 2' --tokens 40");
+  EXPECT_EQ(said.exit_code, 0) << said.err;
+  EXPECT_TRUE(said.out.starts_with("1 2 ")) << said.out;
+  for (const std::string format : {"onnx", "torchscript", "safetensors"}) {
+    const CommandResult made =
+        run_saturate("export " + from_shard + " --format " + format + " --out " + (dir / format));
+    EXPECT_EQ(made.exit_code, 0) << made.err;
+  }
 }
 
 TEST(TensorCommands, SamplesOfVaryingLengthAreInspected) {

@@ -103,6 +103,22 @@ inline std::string small_npz(bool deflated) {
   return zip.text();
 }
 
+// x [samples, longest] uint16 and its lengths n, from 2 on: sample i counts from i modulo 11, and
+// after its end has 7777.
+inline std::string counting_npz(int samples, int longest) {
+  std::vector<uint16_t> x;
+  std::vector<int32_t> n;
+  for (int i = 0; i < samples; ++i) {
+    n.push_back(2 + i * 7919 % (longest - 1));
+    for (int j = 0; j < longest; ++j) x.push_back(uint16_t(j < n.back() ? (i + j) % 11 : 7777));
+  }
+  const std::string count = std::to_string(samples);
+  ZipText zip(/*deflated=*/false);
+  zip.add("x.npy", npy("<u2", count + ", " + std::to_string(longest), raw(x)));
+  zip.add("n.npy", npy("<i4", count + ",", raw(n)));
+  return zip.text();
+}
+
 inline std::string llmc_tokens(const std::vector<uint16_t>& tokens, uint32_t claimed) {
   std::vector<int32_t> header(256);
   header[0] = 20240520;

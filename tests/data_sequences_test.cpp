@@ -273,6 +273,79 @@ TEST(Sequences, ErrorsNameTheArray) {
          ErrorKind::kData, "sample 1 has the length 2^63 or more,");
 }
 
+// x, and y one place further, as tokens: has them; without the padding's 99.
+TEST(Sequences, TokensHaveTheNextTokensAsTheirTarget) {
+  const TempDir dir;
+  testing::ZipText zip(false);
+  zip.add("n.npy", npy("|u1", "3,", std::string("\2\4\3", 3)));
+  zip.add("t.npy",
+          npy("<u2", "3, 4", raw(std::vector<uint16_t>{1, 2, 99, 99, 3, 4, 5, 6, 8, 7, 0, 99})));
+  write_file(dir / "a.npz", zip.text());
+  const std::string source = "npz:" + (dir / "a.npz") + ",lengths=n,vocabulary=9";
+  PackOptions packing;
+  packing.out = "shard:" + (dir / "a.shard");
+  pack_dataset(env(), *open_dataset(env(), source), packing);
+  for (const std::string& uri : {source, packing.out, source + ",fields=t+n"}) {
+    const auto data = open_dataset(env(), uri);
+    ASSERT_EQ(data->tensors().size(), 2u);
+    EXPECT_EQ(data->tensors()[0],
+              (TensorField{"t", ElementType::kUint16, {3}, false, 9, "", false, true}));
+    EXPECT_EQ(data->tensors()[1],
+              (TensorField{"y", ElementType::kUint16, {3}, true, 9, "", false, true}));
+    Sample sample;
+    const std::vector<std::vector<uint16_t>> expected = {{1, 2}, {3, 4, 5, 4, 5, 6}, {8, 7, 7, 0}};
+    for (size_t i = 0; i < 3; ++i) {
+      data->read(i, sample);
+      const size_t length = data->length(i);
+      ASSERT_EQ(2 * length, expected[i].size());
+      ASSERT_EQ(sample.bytes.size(), 12u);
+      std::vector<uint16_t> found = testing::values_of<uint16_t>(sample.bytes, length);
+      const auto next = testing::values_of<uint16_t>(sample.bytes, length, 6);
+      found.insert(found.end(), next.begin(), next.end());
+      EXPECT_EQ(found, expected[i]) << uri;
+    }
+  }
+  write_file(dir / "t.npy", npy("|u1", "2, 3", std::string("\0\1\2\3\4\5", 6)));
+  const auto windows = open_dataset(env(), "npy:" + (dir / "t.npy") + ",vocabulary=6");
+  EXPECT_EQ(windows->tensors()[1], (TensorField{"y", ElementType::kUint8, {2}, true, 6}));
+  EXPECT_EQ(windows->length(1), 0u);
+  Sample sample;
+  windows->read(1, sample);
+  EXPECT_EQ(testing::values_of<uint8_t>(sample.bytes, 4), (std::vector<uint8_t>{3, 4, 4, 5}));
+}
+
+TEST(Sequences, ArraysThatAreNotTokensAreRefused) {
+  const TempDir dir;
+  const auto expect = [](const std::string& uri, ErrorKind kind, const std::string& part) {
+    const Error error = error_of([&] { open_dataset(env(), uri); });
+    EXPECT_EQ(error.kind(), kind);
+    EXPECT_NE(error.reason().find(part), std::string::npos) << error.what();
+  };
+  const auto written = [&](const std::string& name, const std::string& lengths) {
+    testing::ZipText zip(false);
+    zip.add(name + ".npy", npy("|u1", "2, 3", std::string("\5\6\7\4\3\2", 6)));
+    zip.add("n.npy", npy("|u1", "2,", lengths));
+    zip.add("c.npy", npy("<i4", "2,", raw(std::vector<int32_t>{0, 1})));
+    zip.add("f.npy", npy("<f4", "2, 3", raw(std::vector<float>(6, 0))));
+    write_file(dir / (name + ".npz"), zip.text());
+    return "npz:" + (dir / (name + ".npz")) + ",lengths=n,vocabulary=7";
+  };
+  const std::string x = written("x", "\3\2");
+  expect(x + ",fields=x+n+c,sequence=x", ErrorKind::kUsage, "also has x and c");
+  expect(x + ",fields=x+n+c,sequence=x,target=c", ErrorKind::kUsage, "also has c");
+  expect(x + ",fields=f+n", ErrorKind::kUsage, "\"f\" is not one of tokens");
+  expect(written("y", "\3\2") + ",fields=y+n", ErrorKind::kUsage, "\"y\" is not one of tokens");
+  expect(written("x", "\3\1") + ",fields=x+n", ErrorKind::kData, "sample 1 has one token");
+  for (const char* wrong : {"0", "-1", "2147483648", "x"})
+    expect("npy:" + (dir / "t.npy") + ",vocabulary=" + wrong, ErrorKind::kUsage, "vocabulary=");
+  const auto data = open_dataset(env(), written("x", "\3\3") + ",fields=x+n");
+  Sample sample;
+  const Error error = error_of([&] { data->read(0, sample); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_EQ(error.reason(), "token 2 is 7, and the vocabulary has 7");
+  data->read(1, sample);
+}
+
 TEST(Sequences, HostileShardsAreRefused) {
   const TempDir dir;
   PackOptions packing;

@@ -1,5 +1,5 @@
-// resnet18_1d on samples of varying length, against the same model in Python without padding
-// (tests/oracles/length_goldens.py).
+// Models on samples of varying length: resnet18_1d against the same model in Python without padding
+// (tests/oracles/length_goldens.py), language models against themselves without padding.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
@@ -18,9 +18,12 @@
 
 #include "model/export_model.h"
 #include "saturate/data/error.h"
+#include "saturate/feed.h"
 #include "saturate/gradient_checkpoint.h"
+#include "saturate/task.h"
 #include "saturate/weights.h"
 #include "tests/data_testing.h"
+#include "tests/language_testing.h"
 #include "tests/paths.h"
 #include "tests/twin_testing.h"
 
@@ -170,6 +173,49 @@ TEST(Lengths, ProgramsTakeTheMask) {
   EXPECT_TRUE(at::allclose(program.forward({batch}).toTensor(), model->forward(batch), 1e-4, 1e-4));
 }
 
+// A language model's padded batch against each sample alone, at its own length, weighted by tokens.
+TEST(TokenLengths, NothingDependsOnPadding) {
+  const std::vector<int64_t> lengths = {3, testing::kContext, 1, 9};
+  const at::Tensor tokens = testing::tokens("tokens", 4), next = testing::tokens("next", 4);
+  at::Tensor padded = tokens.clone(), labels = next.clone();
+  int64_t all = 0;
+  for (int64_t i = 0; i < 4; ++i) {
+    const int64_t padding = testing::kContext - lengths[size_t(i)];
+    padded[i].narrow(0, lengths[size_t(i)], padding).zero_();
+    labels[i].narrow(0, lengths[size_t(i)], padding).fill_(kIgnoredLabel);
+    all += lengths[size_t(i)];
+  }
+  const auto task = language(testing::kVocabulary, /*varies=*/true);
+  EXPECT_EQ(task->counted(labels).item<int64_t>(), all);
+  for (const Attention attention : {Attention::kSdpa, Attention::kNaive}) {
+    const auto alone = testing::language_model("gpt_tiny", attention),
+               together = testing::language_model("gpt_tiny", attention);
+    for (const auto& model : {alone.get(), together.get()}) {
+      testing::fill_all(*model);
+      for (const auto& [name, tensor] : model->parameters())
+        tensor.set_data(tensor.to(at::kDouble));
+    }
+    const at::Tensor logits = together->forward(padded);
+    const at::Tensor loss = task->mean_loss(logits, labels, 0);
+    loss.backward();
+    double expected = 0;
+    for (int64_t i = 0; i < 4; ++i) {
+      const int64_t length = lengths[size_t(i)];
+      const at::Tensor own = alone->forward(tokens.narrow(0, i, 1).narrow(1, 0, length))[0];
+      EXPECT_LT((own - logits[i].narrow(0, 0, length)).abs().max().item<double>(), 1e-9);
+      const at::Tensor share = at::cross_entropy_loss(own, next[i].narrow(0, 0, length)) *
+                               (double(length) / double(all));
+      share.backward();
+      expected += share.item<double>();
+    }
+    EXPECT_NEAR(loss.item<double>(), expected, 1e-9);
+    const auto a = alone->parameters(), b = together->parameters();
+    for (size_t i = 0; i < a.size(); ++i)
+      EXPECT_LT((a[i].tensor.grad() - b[i].tensor.grad()).abs().max().item<double>(), 1e-9)
+          << a[i].name;
+  }
+}
+
 TEST(Lengths, OtherModelsNameThoseThatTakeThem) {
   for (const char* name : {"mlp", "unet3d"}) try {
       make_signals(varying_input(), name);
@@ -178,6 +224,12 @@ TEST(Lengths, OtherModelsNameThoseThatTakeThem) {
       EXPECT_EQ(error.kind(), ErrorKind::kUsage);
       EXPECT_NE(error.remedy().find("model.name=resnet18_1d"), std::string::npos) << error.what();
     }
+  ModelInput tokens = testing::language_input();
+  tokens.tensor.is_sequence = true;
+  EXPECT_EQ(tokens.zeros(2).sum().item<int64_t>(), 0);
+  EXPECT_NO_THROW(testing::language_model("gpt_tiny", Attention::kSdpa, tokens));
+  const Error error = testing::error_of([&] { make_signals(tokens, "mlp"); });
+  EXPECT_NE(error.remedy().find("model.name=gpt_tiny"), std::string::npos) << error.what();
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ using testing::tokens;
 struct LanguageCase {
   StepOptions step = {};
   bool sharded = false;
+  bool varies = false;  // the samples' lengths, 1 to kContext
 };
 
 // The weights after some steps. `group`: null for one process.
@@ -31,7 +32,7 @@ std::vector<at::Tensor> trained(const LanguageCase& how, Model& model, Group* gr
   };
   const auto optimizer =
       group && how.sharded ? make_sharded_optimizer(*group, groups, make) : make(std::move(groups));
-  const auto task = language(testing::kVocabulary);
+  const auto task = language(testing::kVocabulary, how.varies);
   TrainStep step(model, *task, *optimizer, how.step, ledger);
   std::optional<GradientReducer> reducer;
   if (group) reducer.emplace(*group, model.parameters(), DistributedOptions{});
@@ -42,6 +43,8 @@ std::vector<at::Tensor> trained(const LanguageCase& how, Model& model, Group* gr
     DeviceBatch batch;
     batch.images = tokens("tokens" + std::to_string(i), 7);
     batch.labels = tokens("next" + std::to_string(i), 7);
+    for (int64_t s = 0; how.varies && s < 7; ++s)
+      batch.labels[s].slice(0, 1 + (s + i) * 5 % testing::kContext).fill_(kIgnoredLabel);
     batch.global_batch = 7;
     if (group) {
       const at::Tensor own = at::arange(group->rank(), 7, group->world());
@@ -62,7 +65,7 @@ void expect_as_one(const LanguageCase& how) {
     return model;
   };
   const auto alone = make();
-  const auto expected = trained({}, *alone, nullptr);
+  const auto expected = trained({.varies = how.varies}, *alone, nullptr);
   std::vector<std::unique_ptr<Model>> models;
   models.push_back(make());
   models.push_back(make());
@@ -84,6 +87,11 @@ TEST(ReducedLanguage, EqualsOneProcess) {
 TEST(ReducedLanguage, WithMicroBatchesOrAShardedOptimizerEqualsOneProcess) {
   expect_as_one({.step = {.micro_batch = 2}});
   expect_as_one({.sharded = true});
+}
+
+TEST(ReducedLanguage, OfVaryingLengthsIsWeightedByTokens) {
+  expect_as_one({.varies = true});
+  expect_as_one({.step = {.micro_batch = 2}, .varies = true});
 }
 
 // The embedding's weight is also the last layer's: its gradient must be whole before it is summed.

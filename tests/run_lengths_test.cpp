@@ -1,5 +1,5 @@
 // Whole runs on samples of varying length.
-#include <ATen/core/Tensor.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include "run/checkpoint.h"

@@ -132,6 +132,14 @@ TEST(LanguageTask, CountsBitsPerByteOnlyForBytes) {
     EXPECT_EQ(each.higher_is_better, each.name == "accuracy");
 }
 
+// So that windows of one length need no all-reduce.
+TEST(LanguageTask, CountsTokensOnlyIfSamplesVary) {
+  const auto [logits, labels] = random_tokens(7, 20, at::kFloat);
+  labels[1].slice(0, 3).fill_(-100);
+  EXPECT_FALSE(language(7)->counted(labels).defined());
+  EXPECT_EQ(language(7, /*varies=*/true)->counted(labels).item<int64_t>(), 43);
+}
+
 TEST(LanguageTask, OutputsOfAnotherShapeAreAUsageError) {
   const Error error = testing::error_of([] {
     language(7)->mean_loss(at::randn({2, 7}), at::full({2, 5}, 0, at::kLong), 0);

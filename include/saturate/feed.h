@@ -34,7 +34,7 @@ struct DeviceBatch {
   at::Tensor images;
   // On the device: [N] int64 classes; for segmentation [N, H, W], or of volumes [N, D, H, W],
   // with kIgnoredLabel at ignored pixels and voxels; for another target of tensors [N, ...], float,
-  // or int64 if it is of whole numbers.
+  // or int64 if it is of whole numbers, with kIgnoredLabel at the padding of tokens.
   at::Tensor labels;
   std::vector<std::string> names;  // [N], if the loader provides them
   // For mixed images: `labels` are the heavier ones, with weight lambda, and these have the rest.
@@ -60,6 +60,8 @@ struct DeviceBatch {
 // Sequences: float32 [channels + 1, length], is_sequence; the channels of one after another, those
 // of [length, ...] flattened, and last the mask: 1 at the places of a sample, 0 for padding. Of
 // other fields there may be one, the lengths, which is not an input.
+// Tokens whose target is the token after each, both sequences of one vocabulary: int64 [length],
+// is_sequence, without a mask: padding is token 0.
 // Fails with kUsage if there is none.
 TensorField input_of(std::span<const TensorField> fields);
 // The field that is the target; null if there is none.

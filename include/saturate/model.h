@@ -104,8 +104,8 @@ struct ModelInput {
   Env& env;        // for models that are read from a file
   // A sample's tensor instead of an image, if it has a name: of type float32, or int64 if it is of
   // whole numbers, which are in [0, values) unless that is 0. If samples vary in length
-  // (is_sequence), [channels + 1, longest] with the mask as input_of() says; batches may be
-  // shorter.
+  // (is_sequence), [channels + 1, longest] with the mask, or tokens [longest] without one, as
+  // input_of() says; batches may be shorter.
   TensorField tensor = {};
   std::vector<ImageSize> other_sizes = {};  // of training images, besides `size`
 

@@ -101,14 +101,15 @@ std::unique_ptr<const Task> multilabel(int64_t values);
 
 // The token after each: logits [N, T, V] and labels [N, T] int64, negative where ignored. Cross
 // entropy over all tokens; metrics are "perplexity", exp of the mean loss, the loss in bits ("bpb",
-// bits per byte, if the vocabulary is the 256 bytes, else "bits_per_token"), and "accuracy". Every
-// sample has the same weight.
-std::unique_ptr<const Task> language(int64_t vocabulary);
+// bits per byte, if the vocabulary is the 256 bytes, else "bits_per_token"), and "accuracy".
+// `varies`: samples differ in their number of tokens, by which they are weighted; else every sample
+// has the same weight.
+std::unique_ptr<const Task> language(int64_t vocabulary, bool varies = false);
 
 // The recipe's task, with the model's own loss if it has one. Valid as long as the model.
-// `outputs`: ModelInput::outputs. kAuto is classification.
+// `outputs`: ModelInput::outputs. kAuto is classification. `varies`: as of language().
 std::unique_ptr<const Task> make_task(const TrainOptions& train, int64_t outputs,
-                                      const ModelFacets& facets);
+                                      const ModelFacets& facets, bool varies = false);
 
 // Sums on the tensors' device; only read() waits for it. `task` must outlive it.
 class RunningMetrics {

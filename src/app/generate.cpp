@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 
 #include "app/command.h"
 #include "base/printable.h"
 #include "saturate/data/error.h"
+#include "saturate/feed.h"
 
 namespace saturate {
 namespace {
@@ -51,18 +51,18 @@ class LiveText {
 
 void print_generated(Model& model, const at::Device& device, const Recipe& recipe,
                      const std::vector<TensorField>& fields, const GenerationArguments& arguments) {
-  const auto input = std::ranges::find(fields, false, &TensorField::is_target);
-  if (recipe.train.task != TaskKind::kLanguage || input == fields.end())
+  if (recipe.train.task != TaskKind::kLanguage || fields.empty())
     fail(ErrorKind::kUsage, "this run did not train a language model", "--generate",
          "Give a run with train.task=language");
-  const Vocabulary vocabulary(input->values, input->symbols);
+  const TensorField input = input_of(fields);
+  const Vocabulary vocabulary(input.values, input.symbols);
   std::vector<int64_t> prompt = vocabulary.tokens(arguments.prompt);
   const bool has_prompt = !prompt.empty();
   if (!has_prompt) prompt = {vocabulary.first()};
   LiveText out;
   if (has_prompt)
     for (const int64_t token : prompt) out.add(vocabulary.text(token));
-  generate_tokens(model, device, input->shape.at(0), input->values, std::move(prompt),
+  generate_tokens(model, device, input.shape.at(0), input.values, std::move(prompt),
                   arguments.options, [&](int64_t token) {
                     out.add(vocabulary.text(token));
                     return true;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr uint64_t kReadAtOnce = 64 << 20;  // bytes
 constexpr int64_t kMaxClassNumbers = 1 << 16;
+constexpr size_t kMaxVocabulary = INT32_MAX;
 
 // [first index fastest] to [last index fastest].
 std::vector<std::byte> in_c_order(const std::vector<std::byte>& values, const ArrayLayout& layout) {
@@ -219,6 +220,7 @@ void mark_target(std::vector<StoredArray>& arrays, const ArrayChoice& choice,
     find_array(arrays, choice.target, path)->field.is_target = true;
     return;
   }
+  if (choice.vocabulary > 0) return;
   for (const char* usual : {"y", "target", "label", "labels"})
     for (StoredArray& array : arrays)
       if (array.field.name == usual) {
@@ -327,6 +329,8 @@ ArrayChoice take_array_choice(std::string& rest) {
   choice.volumes = take_names(rest, "volume");
   choice.lengths = take_option(rest, "lengths");
   choice.sequences = take_names(rest, "sequence");
+  constexpr const char* kRemedy = "Write npz:FILE,lengths=NAME,vocabulary=50257";
+  choice.vocabulary = take_number(rest, "vocabulary", 1, kMaxVocabulary, kRemedy).value_or(0);
   return choice;
 }
 
@@ -342,7 +346,9 @@ std::unique_ptr<Dataset> make_array_source(std::vector<StoredArray> arrays,
            "array " + arrays.front().field.name + " has " + std::to_string(arrays.front().samples) +
                " samples, and array " + array.field.name + " has " + std::to_string(array.samples),
            path, "Name those that belong together with ,fields=NAME+NAME");
-  return std::make_unique<ArraySource>(std::move(arrays), path, choice.lengths);
+  auto source = std::make_unique<ArraySource>(std::move(arrays), path, choice.lengths);
+  if (choice.vocabulary > 0) return split_tokens(std::move(source), choice, path);
+  return source;
 }
 
 }  // namespace saturate

@@ -51,14 +51,22 @@ struct ArrayChoice {
   std::vector<std::string> volumes;
   std::string lengths;                 // the array of the samples' lengths; empty: no sequences
   std::vector<std::string> sequences;  // empty: all but the target and the lengths
+  size_t vocabulary = 0;               // above 0: as of split_tokens()
 };
-// Removes ",target=NAME", ",fields=NAME+NAME", ",volume=NAME+NAME", ",lengths=NAME" and
-// ",sequence=NAME+NAME" from a source's URI.
+// Removes ",target=NAME", ",fields=NAME+NAME", ",volume=NAME+NAME", ",lengths=NAME",
+// ",sequence=NAME+NAME" and ",vocabulary=N" from a source's URI.
 ArrayChoice take_array_choice(std::string& rest);
 
 // A sample has the same index in all arrays. `path` names the source in messages and samples. Fails
 // with kUsage if the choice names no array, and with kData if the arrays have different lengths.
 std::unique_ptr<Dataset> make_array_source(std::vector<StoredArray> arrays,
                                            const ArrayChoice& choice, const std::string& path);
+
+// Samples of the array of `source` that is not choice.lengths, tokens below choice.vocabulary: all
+// tokens but the last, and y, the token after each of them, the target, as in tokens:. Reading a
+// sample with another token fails with kData. Fails with kUsage if there is no such array, or
+// another one, and with kData if a sample has one token.
+std::unique_ptr<Dataset> split_tokens(std::unique_ptr<IndexedSource> source,
+                                      const ArrayChoice& choice, const std::string& path);
 
 }  // namespace saturate

@@ -36,7 +36,7 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
     {"cifar", "cifar:FOLDER[,split=test] or cifar:FILE, binary CIFAR-10 or CIFAR-100", open_cifar},
     {"npy",
      "npy:FILE[,FILE...] or npy:FOLDER, arrays [samples, ...] of numpy.save; target=NAME, "
-     "fields=NAME+NAME, volume=NAME, lengths=NAME, sequence=NAME+NAME",
+     "fields=NAME+NAME, volume=NAME, lengths=NAME, sequence=NAME+NAME; of tokens vocabulary=N",
      open_npy},
     {"npz", "npz:FILE, arrays of numpy.savez; options as npy", open_npz},
     {"safetensors", "safetensors:FILE, tensors [samples, ...]; options as npy", open_safetensors},

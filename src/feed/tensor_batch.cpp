@@ -55,6 +55,17 @@ bool counts(ElementType type) {
   return is_whole(type) && type != ElementType::kBool;
 }
 
+// The tokens of varying length whose target is the token after each; null if they are none.
+const TensorField* token_sequence(std::span<const TensorField> fields) {
+  const TensorField* const target = target_of(fields);
+  const auto tokens = std::ranges::find_if(fields, is_input_sequence);
+  if (!target || !target->is_sequence || std::ranges::count_if(fields, is_input_sequence) != 1 ||
+      tokens->shape.size() != 1 || tokens->shape != target->shape || tokens->values == 0 ||
+      tokens->values != target->values || !counts(tokens->type) || !counts(target->type))
+    return nullptr;
+  return &*tokens;
+}
+
 bool is_unfinished(const BatchColumn& column) {
   return column.form.has_value();
 }
@@ -155,6 +166,7 @@ void set_columns(const std::vector<BatchColumn>& columns, int64_t count, const a
   const bool has_voxels = labelled_volume(fields) != nullptr;
   // With sequences only they are inputs; the mask is the last.
   const bool varies = std::ranges::any_of(fields, is_input_sequence);
+  const bool has_tokens = token_sequence(fields) != nullptr;
   std::vector<const TensorField*> inputs;
   std::vector<at::Tensor> values;
   for (const BatchColumn& column : columns) {
@@ -167,6 +179,12 @@ void set_columns(const std::vector<BatchColumn>& columns, int64_t count, const a
     }
     inputs.push_back(&column.field);
     values.push_back(finished);
+  }
+  if (has_tokens) {
+    const at::Tensor& mask = values[1];
+    out.images = in_type(values[0], inputs[0]->type);
+    out.labels = out.labels.masked_fill(mask.logical_not(), kIgnoredLabel);
+    return;
   }
   if (inputs.size() == 1) {  // no sequence, which has a mask beside it
     out.images = inputs[0]->is_volume ? as_channels(values[0], *inputs[0])
@@ -195,7 +213,14 @@ TensorField input_of(std::span<const TensorField> fields) {
   if (inputs.empty())
     fail(ErrorKind::kUsage, "a sample has no tensor beside its target", "data.source",
          "Give a source with more arrays, or another ,target=NAME");
-  if (std::ranges::any_of(inputs, is_input_sequence)) return input_of_sequences(inputs);
+  if (std::ranges::any_of(inputs, is_input_sequence)) {
+    const TensorField joined = input_of_sequences(inputs);
+    const TensorField* const tokens = token_sequence(fields);
+    if (!tokens) return joined;
+    TensorField input = *tokens;
+    input.type = ElementType::kInt64;
+    return input;
+  }
   if (inputs.size() == 1 && inputs[0].is_volume) {
     std::vector<int64_t>& shape = inputs[0].shape;
     if (shape.size() == 3) shape.push_back(1);

@@ -33,6 +33,20 @@ std::string names_with(bool ModelTraits::*trait) {
   return names;
 }
 
+// Padding follows the tokens, and a language model is causal.
+void require_lengths(std::string_view name, const ModelTraits& traits, const ModelInput& input) {
+  const bool tokens = input.is_tokens();
+  if (traits.takes_lengths || (tokens && traits.is_language)) return;
+  fail(ErrorKind::kUsage,
+       std::string(name) + " does not take samples of varying length, such as " + input.tensor.name,
+       "model.name",
+       "Set model.name=" +
+           names_with(tokens ? &ModelTraits::is_language : &ModelTraits::takes_lengths) +
+           (tokens ? ""
+                   : ", or read or pack the arrays without ,lengths=NAME to train on them as "
+                     "padded"));
+}
+
 std::vector<ImageSize> all_sizes(const ModelInput& input) {
   std::vector<ImageSize> sizes = input.other_sizes;
   sizes.push_back(input.size);
@@ -68,7 +82,7 @@ std::vector<int64_t> ModelInput::batch_shape(int64_t count) const {
 at::Tensor ModelInput::zeros(int64_t count) const {
   const bool whole = !is_images() && tensor.type == ElementType::kInt64;
   const at::Tensor samples = at::zeros(batch_shape(count), whole ? at::kLong : at::kFloat);
-  if (tensor.is_sequence) samples.select(1, -1).fill_(1);  // without padding
+  if (tensor.is_sequence && !is_tokens()) samples.select(1, -1).fill_(1);  // without padding
   return samples;
 }
 
@@ -143,12 +157,7 @@ std::unique_ptr<Model> make_model(const ModelOptions& options, const ModelInput&
          "Set model.name=" + names_with(input.is_tokens() ? &ModelTraits::is_language
                                                           : &ModelTraits::takes_tensors));
   }
-  if (input.tensor.is_sequence && !entry.traits.takes_lengths)
-    fail(ErrorKind::kUsage,
-         options.name + " does not take samples of varying length, such as " + input.tensor.name,
-         "model.name",
-         "Set model.name=" + names_with(&ModelTraits::takes_lengths) +
-             ", or read or pack the arrays without ,lengths=NAME to train on them as padded");
+  if (input.tensor.is_sequence) require_lengths(entry.name, entry.traits, input);
   return entry.make(options, input);
 }
 

@@ -101,9 +101,9 @@ std::vector<OptionRow> train_rows() {
           "masks (masks:, synth:masks=true) and a model for it (unet, toy_seg), or one per voxel, "
           "with labelled volumes (npy:...,volume=NAME, synth-volume:) and unet3d; regress numbers "
           "and multilabel any number of labels per sample, from tensors; language the token after "
-          "each, from tokens: and synth-text:, with a gpt model. auto: classify, but for tensors "
-          "segment if the target is a class for each voxel, regress if it is of floats, and "
-          "language for tokens."),
+          "each, from tokens:, npz:...,vocabulary=N and synth-text:, with a gpt model. auto: "
+          "classify, but for tensors segment if the target is a class for each voxel, regress if "
+          "it is of floats, and language for tokens."),
       choice(SATURATE_OPTION(train.loss),
              {{"mse", RegressionLoss::kMse},
               {"l1", RegressionLoss::kL1},

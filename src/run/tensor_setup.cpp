@@ -63,7 +63,7 @@ void refuse_image_settings(const Recipe& recipe, bool has_volume, bool varies) {
 bool is_text(const std::vector<TensorField>& fields, const TensorField& target) {
   const TensorField input = input_of(fields);
   return target.values > 0 && target.shape.size() == 1 && input.values == target.values &&
-         input.shape == target.shape;
+         input.shape == target.shape && input.is_sequence == target.is_sequence;
 }
 
 TaskKind task_for(const std::vector<TensorField>& fields, const TensorField& target,
@@ -76,7 +76,7 @@ TaskKind task_for(const std::vector<TensorField>& fields, const TensorField& tar
       ErrorKind::kUsage, "the target is of whole numbers (" + described(target) + ")", source,
       "Set train.task=regress, or multilabel if they are 0 and 1. Classes are whole numbers from 0 "
       "to 65535, of shape [samples]; for a class for each voxel name the volume with "
-      ",volume=NAME; for tokens give tokens:FILE,vocabulary=N");
+      ",volume=NAME; for tokens give tokens:FILE,vocabulary=N or npz:FILE,vocabulary=N");
 }
 
 // Sets the number of outputs to the vocabulary, unless the recipe has a larger one.
@@ -85,7 +85,7 @@ void set_vocabulary(Recipe& recipe, const Dataset& data, const TensorField& targ
     fail(ErrorKind::kUsage,
          "train.task is language, and the source has no tokens of a known vocabulary (it has " +
              tensors_text(data.tensors()) + ")",
-         recipe.data.source, "Give tokens:FILE,vocabulary=N");
+         recipe.data.source, "Give tokens:FILE,vocabulary=N, or npz:FILE,vocabulary=N");
   if (recipe.model.classes == 0) recipe.model.classes = int(target.values);
   if (recipe.model.classes < target.values)
     fail(ErrorKind::kUsage,
@@ -117,6 +117,19 @@ void set_voxel_classes(Recipe& recipe, const TensorField& target) {
        recipe.data.source, "Remove model.classes to use the number in the data");
 }
 
+// Sequences of tokens may not be longer than a language model's context.
+void require_context(const std::vector<TensorField>& fields, const std::vector<TensorField>& found,
+                     const std::string& source) {
+  const TensorField *const trained = target_of(fields), *const target = target_of(found);
+  if (!trained || !trained->is_sequence || target->shape[0] <= trained->shape[0]) return;
+  fail(ErrorKind::kUsage,
+       fmt::format("samples have up to {} tokens, and those of the training data {}",
+                   target->shape[0], trained->shape[0]),
+       source,
+       "Shorten them, or pad the array of the training data to that length, which is the model's "
+       "context");
+}
+
 }  // namespace
 
 void resolve_tensors(Recipe& recipe, const Dataset& data) {
@@ -126,11 +139,16 @@ void resolve_tensors(Recipe& recipe, const Dataset& data) {
   const std::string& source = recipe.data.source;
   if (!target)
     fail(ErrorKind::kUsage, "the source has no target to predict", source,
-         "Name it with ,target=NAME; a shard has the target of the source that was packed");
-  if (target->is_sequence)
-    fail(ErrorKind::kUsage, "the target " + described(*target) + " is of varying length", source,
-         "Name the arrays that vary, without the target, with ,sequence=NAME+NAME");
+         "Name it with ,target=NAME, or for a language model the number of tokens with "
+         ",vocabulary=N; a shard has the target of the source that was packed");
   TaskKind& task = recipe.train.task;
+  const bool may_be_language = task == TaskKind::kAuto || task == TaskKind::kLanguage;
+  if (target->is_sequence && !(may_be_language && is_text(data.tensors(), *target)))
+    fail(ErrorKind::kUsage,
+         "the target " + described(*target) + " is of varying length, which only tokens are",
+         source,
+         "Name the arrays that vary, without the target, with ,sequence=NAME+NAME; for tokens set "
+         "train.task=language, and ,vocabulary=N in the source");
   const bool has_voxels = labelled_volume(data.tensors()) != nullptr;
   if (task == TaskKind::kAuto) task = task_for(data.tensors(), *target, has_voxels, source);
   if (task == TaskKind::kSegment && !has_voxels)
@@ -197,7 +215,7 @@ void require_same_tensors(const std::vector<TensorField>& fields, const Dataset&
            a.is_target == b.is_target && a.is_volume == b.is_volume &&
            is_whole(a.type) == is_whole(b.type) && has_same_values(a, b);
   };
-  if (std::ranges::equal(fields, found, is_alike)) return;
+  if (std::ranges::equal(fields, found, is_alike)) return require_context(fields, found, source);
   fail(ErrorKind::kUsage,
        "the samples are " + tensors_text(found) + "; and those of the training data " +
            tensors_text(fields),

@@ -102,7 +102,7 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
   const Recipe& recipe = run.recipe;
   const int replicas = 1 + int(other_devices(recipe, run.device).size());
   ModelInput fewest = model_input(run.env, recipe, batch_fields(input.data(), recipe.augment));
-  if (fewest.tensor.is_sequence) fewest.tensor.shape[1] = shortest_length(input.data());
+  if (fewest.tensor.is_sequence) fewest.tensor.shape.back() = shortest_length(input.data());
   require_no_single_image(learner.model(), recipe, input.data().size(), {run.shard(), replicas},
                           fewest, run.device);
   std::vector<std::string> notes;

@@ -118,7 +118,9 @@ TrainingParts make_training_parts(const ModelInput& input, Recipe& recipe, const
   first.to(device, recipe.train.channels_last);
   ModelFacets facets = first.facets();
   require_fitting(first, facets, recipe);
-  parts.task = own.task ? own.task : make_task(recipe.train, recipe.model.classes, facets);
+  parts.task = own.task ? own.task
+                        : make_task(recipe.train, recipe.model.classes, facets,
+                                    /*varies=*/input.tensor.is_sequence);
   resolve_metrics(recipe, *parts.task);
   store_all_in_half(first, recipe.precision.mode);
   if (!replicas.empty()) {

@@ -17,8 +17,8 @@ constexpr int64_t kByteVocabulary = 256;  // a vocabulary of bytes
 
 class Language : public Task {
  public:
-  explicit Language(int64_t vocabulary)
-      : bits_(vocabulary == kByteVocabulary ? "bpb" : "bits_per_token") {}
+  Language(int64_t vocabulary, bool varies)
+      : bits_(vocabulary == kByteVocabulary ? "bpb" : "bits_per_token"), varies_(varies) {}
 
   at::Tensor mean_loss(const at::Tensor& outputs, const at::Tensor& labels,
                        double /*smoothing*/) const override {
@@ -31,6 +31,10 @@ class Language : public Task {
     return token_loss(outputs, labels);
   }
   bool takes_half() const override { return true; }
+  // Without padding the samples say it, and processes need no all-reduce.
+  at::Tensor counted(const at::Tensor& labels) const override {
+    return varies_ ? labels.ge(0).sum() : at::Tensor();
+  }
 
   std::vector<MetricName> metric_names() const override {
     return {{.name = "perplexity", .higher_is_better = false},
@@ -68,12 +72,13 @@ class Language : public Task {
 
  private:
   const char* const bits_;
+  const bool varies_;
 };
 
 }  // namespace
 
-std::unique_ptr<const Task> language(int64_t vocabulary) {
-  return std::make_unique<Language>(vocabulary);
+std::unique_ptr<const Task> language(int64_t vocabulary, bool varies) {
+  return std::make_unique<Language>(vocabulary, varies);
 }
 
 }  // namespace saturate

@@ -199,7 +199,7 @@ at::Tensor Task::loss(const at::Tensor& outputs, const Targets& targets, double 
 }
 
 std::unique_ptr<const Task> make_task(const TrainOptions& train, int64_t outputs,
-                                      const ModelFacets& facets) {
+                                      const ModelFacets& facets, bool varies) {
   std::unique_ptr<const Task> task;
   switch (train.task) {
     case TaskKind::kSegment:
@@ -212,7 +212,7 @@ std::unique_ptr<const Task> make_task(const TrainOptions& train, int64_t outputs
       task = multilabel(outputs);
       break;
     case TaskKind::kLanguage:
-      task = language(outputs);
+      task = language(outputs, varies);
       break;
     case TaskKind::kAuto:
     case TaskKind::kClassify:
