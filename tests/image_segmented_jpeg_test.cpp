@@ -122,6 +122,61 @@ TEST(SegmentedJpeg, FastDecodingEqualsThatOfTheOriginal) {
   }
 }
 
+// The first `head` bytes of a sample, those that the rows need, and the markers of the others.
+Cut rows_alone(const Cut& cut, size_t head, ImageRows rows) {
+  Cut part{std::vector<std::byte>(cut.bytes.size()), cut.width, cut.height};
+  const std::span all(cut.bytes);
+  const ByteRange rest = bytes_of_rows(all.first(head), all.size(), cut.height, rows);
+  std::ranges::copy(all.first(head), part.bytes.begin());
+  std::ranges::copy(all.subspan(rest.offset, rest.length),
+                    part.bytes.begin() + ptrdiff_t(rest.offset));
+  if (head + rest.length < all.size()) put_markers(part.bytes, cut.height, rows);
+  return part;
+}
+
+TEST(SegmentedJpeg, RowsDecodeWithoutTheBytesOfTheOthers) {
+  Decoder decoder;
+  FastDecoder fast;
+  SegmentedJpeg jpeg;
+  constexpr int kSize = 32;
+  std::vector<std::byte> expected(size_t{kSize} * kSize * 3), out(expected.size());
+  for (const JpegKind& kind : kKinds) {
+    for (const auto& [width, height] : kSizes) {
+      const auto file = encode_as(test_picture(width, height), kind);
+      const Image whole = decoded(file);
+      const Cut segments = cut(file, 4);
+      jpeg.open(segments.bytes, width, height, "x");
+      const size_t table = segments.bytes.size() - jpeg.file().size();
+      const uint64_t usual = segment_head_bytes(width, height, segments.bytes.size());
+      for (const size_t head : {table, size_t(usual)}) {
+        for (const Box& part : parts(width, height)) {
+          const Cut rows = rows_alone(segments, head, {part.y, part.y + part.height});
+          ASSERT_EQ(pixels_alone(decoder, rows, part), pixels(whole, part)) << kind.name;
+          ASSERT_TRUE(fast.open(file, "x"));
+          ASSERT_TRUE(fast.read("x", {part}, kSize, {}, expected.data()));
+          jpeg.open(rows.bytes, width, height, "x");
+          ASSERT_TRUE(fast.open(jpeg, "x"));
+          ASSERT_TRUE(fast.read("x", {part}, kSize, {}, out.data()));
+          ASSERT_EQ(out, expected) << kind.name << " " << width << "x" << height;
+        }
+      }
+    }
+  }
+}
+
+TEST(SegmentedJpeg, AHeadThatContradictsItselfTakesAllBytes) {
+  const Cut good = cut(encode_as(test_picture(256, 64), kKinds[0]), 4);
+  const std::span<const std::byte> all(good.bytes);
+  const auto taken = [&](std::span<const std::byte> head, uint64_t size, int height) {
+    return bytes_of_rows(head, size, height, {0, 8}).length;
+  };
+  EXPECT_LT(taken(all.first(1000), all.size(), 64), all.size() / 2);
+  EXPECT_EQ(taken(all.first(0), all.size(), 64), all.size());
+  EXPECT_EQ(taken(all.first(100), all.size(), 64), all.size() - 100) << "half a table";
+  EXPECT_EQ(taken(all.first(1000), all.size() - 1, 64), all.size() - 1001);
+  EXPECT_EQ(taken(all.first(1000), all.size(), 80), all.size() - 1000);
+}
+
 // Entropy-coded bytes that the crop does not need are not read: they may be anything.
 TEST(SegmentedJpeg, OnlyTheSegmentsOfThePartAreDecoded) {
   const auto file = encode_as(test_picture(256, 64), {"420", JCS_YCbCr, 2, 2});

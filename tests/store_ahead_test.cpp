@@ -145,6 +145,55 @@ TEST_F(StoreAhead, WhatIsWithdrawnFreesTheBudget) {
   EXPECT_TRUE(asked(4));
 }
 
+// A range that says which one is read after it: that takes its turn.
+TEST_F(StoreAhead, TheRangeAfterARangeIsFetchedInItsTurn) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_requests = 1;
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  const auto announce_two = [&](uint64_t offset) {
+    store.announce(object, offset, 100, ReadAdvice::kUnknown,
+                   [this, offset](std::span<const std::byte> bytes) {
+                     EXPECT_EQ(testing::to_text(bytes), text.substr(offset, 100));
+                     return ByteRange{offset + 5'000, 1'000};
+                   });
+  };
+  const std::vector<uint64_t> offsets{150'000, 20'000, 90'000};
+  for (const uint64_t offset : offsets) announce_two(offset);
+  ASSERT_TRUE(asked(6));
+  EXPECT_EQ(order(), (std::vector<uint64_t>{150'000, 155'000, 20'000, 25'000, 90'000, 95'000}));
+  for (const uint64_t offset : offsets) {
+    EXPECT_EQ(read_range(store, object, offset, 100), text.substr(offset, 100));
+    EXPECT_EQ(read_range(store, object, offset + 5'000, 1'000), text.substr(offset + 5'000, 1'000));
+  }
+  EXPECT_EQ(order().size(), 6u);
+}
+
+TEST_F(StoreAhead, NothingFollowsAWithdrawnRange) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_bytes = 1'200;  // less than the pairs together
+  tuning.ahead_requests = 1;
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  const auto announce_two = [&](uint64_t offset, uint64_t next) {
+    store.announce(object, offset, 100, ReadAdvice::kUnknown, [next](std::span<const std::byte>) {
+      return ByteRange{next, 1'000};
+    });
+  };
+  hold(20'000);
+  announce_two(20'000, 25'000);
+  ASSERT_TRUE(asked(1));
+  store.forget(object, 20'000, 10'000);  // loads
+  release = true;
+  announce_two(50'000, 55'000);
+  ASSERT_TRUE(asked(3));
+  store.forget(object, 50'000, 10'000);  // both
+  announce_two(90'000, 300'000);         // past the end: ignored
+  announce_two(120'000, 125'000);
+  ASSERT_TRUE(asked(6));
+  EXPECT_EQ(order(), (std::vector<uint64_t>{20'000, 50'000, 55'000, 90'000, 120'000, 125'000}));
+}
+
 TEST_F(StoreAhead, AFailureAheadIsNotTheReaders) {
   StoreOptions options;
   options.timeout_s = 0;  // no second attempt

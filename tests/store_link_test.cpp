@@ -68,6 +68,13 @@ TEST(StoreLink, AdvisesNothingThatDoesNotPay) {
   EXPECT_TRUE(link_advice(link_use({}, {}, 0)).empty());
 }
 
+TEST(StoreLink, ARequestCostsTheBytesOfItsWait) {
+  // 10 requests waited 0.1 s each, and then received 1 MB/s.
+  EXPECT_EQ(bytes_while_waiting(counts_of(10, 2'000'000, 0, 3, 1)), 100'000u);
+  EXPECT_EQ(bytes_while_waiting(counts_of(10, 2'000, 0, 1, 1)), UINT64_MAX);
+  EXPECT_EQ(bytes_while_waiting({}), UINT64_MAX);
+}
+
 TEST(StoreLink, CountsEveryRequestAndTheCachesBytes) {
   StoreServer server;
   TempDir folder;

@@ -32,6 +32,16 @@ class View : public Dataset {
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     if (picks_.empty()) source_->advise(advice, first, count);
   }
+  uint64_t request_bytes() const override {
+    return picks_.empty() ? source_->request_bytes() : UINT64_MAX;
+  }
+  ImageSize size_of_parts(size_t index) const override { return source_->size_of_parts(index); }
+  void advise_rows(size_t index, ImageRows rows) const override {
+    source_->advise_rows(index, rows);
+  }
+  void read_rows(size_t index, ImageRows rows, Sample& out) const override {
+    source_->read_rows(index, rows, out);
+  }
 
  private:
   size_t pick(size_t index) const { return picks_.empty() ? index : picks_[index % picks_.size()]; }

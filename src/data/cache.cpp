@@ -82,6 +82,7 @@ class CachedDataset : public WrappedSource<Dataset> {
   }
 
   size_t size() const override { return slots_.size(); }
+  uint64_t request_bytes() const override { return UINT64_MAX; }  // it keeps whole samples
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     if (look_ahead() == 0) return source_->advise(advice, first, count);
     for (size_t i = first; i < first + count; ++i)

@@ -103,6 +103,7 @@ struct Loader::State {
   ScanIndex own_index;
   ScanIndex* const scan_index;  // null: off
   BufferPool buffers;
+  CropRows rows;    // of this epoch
   ReadAhead ahead;  // of nothing if samples are held: they are not read
   BatchRing ring;
   size_t taken = 0;            // batches of the epoch already consumed or skipped
@@ -129,10 +130,11 @@ struct Loader::State {
         source_index(data.source_index()),
         scan_index(source_index ? source_index->points() : &own_index),
         buffers(columns.back().offset, std::move(allocate)),
+        rows(data, options, augment),
         ahead(data, opt.shuffle, opt.seed, size_t(opt.prefetch + 1) * local_batch_size(opt),
               opt.output == BatchOutput::kPlaces,
               // Orders by length are not known in advance.
-              opt.train && (data.size() == 0 || data.length(0) == 0) ? &opt : nullptr),
+              opt.train && (data.size() == 0 || data.length(0) == 0) ? &opt : nullptr, &rows),
         ring(size_t(opt.prefetch), local_batch_size(opt), samples_a_claim(opt), opt.wait_limit,
              [this] { return take_buffer(); }),
         threads(opt.threads, "loader", opt.nice) {
@@ -168,7 +170,8 @@ struct Loader::State {
     Batch& batch = claim.slot->batch;
     BatchSample& sample = batch.samples[place];
     try {
-      SampleReader& reader = made ? *made : made.emplace(dataset, options, augment, scan_index);
+      SampleReader& reader =
+          made ? *made : made.emplace(dataset, options, augment, scan_index, &rows);
       if (fields)
         reader.read_tensors(claim.epoch, sample, padding.extent(claim.batch, sample.index),
                             addresses_of(claim, place));
@@ -272,6 +275,7 @@ struct Loader::State {
   // REQUIRES: no thread fills a batch.
   void set_epoch(uint32_t number) {
     epoch = number;
+    rows.begin(epoch);
     if (!options.train || augment.size_changes.empty()) return;
     now = augment.of_epoch(epoch);
     columns = columns_of(dataset, options, now);

@@ -10,9 +10,10 @@ namespace saturate {
 namespace {
 
 // A failure is reported by the read that meets it.
-void advise(const Dataset& data, ReadAdvice advice, size_t first, size_t count) {
+void advise(const Dataset& data, ReadAdvice advice, size_t first, size_t count,
+            ImageRows rows = {}) {
   try {
-    data.advise(advice, first, count);
+    rows.is_all() ? data.advise(advice, first, count) : data.advise_rows(first, rows);
   } catch (const Error&) {
   }
 }
@@ -20,11 +21,13 @@ void advise(const Dataset& data, ReadAdvice advice, size_t first, size_t count) 
 }  // namespace
 
 ReadAhead::ReadAhead(const Dataset& data, const ShuffleOptions& shuffle, uint64_t seed,
-                     size_t in_flight, bool idle, const LoaderOptions* training)
+                     size_t in_flight, bool idle, const LoaderOptions* training,
+                     const CropRows* rows)
     : data_(data),
       shuffle_(shuffle),
       seed_(seed),
       in_flight_(in_flight),
+      rows_(rows),
       budget_(idle ? 0 : data.look_ahead()) {
   if (budget_ == 0 && !idle && shuffle.mode == ShuffleMode::kBlock)
     thread_ = std::make_unique<ThreadPool>(1, "read-ahead");
@@ -81,7 +84,7 @@ void ReadAhead::announce(size_t delivered) {
     // An order of one machine needs none: it reads every sample once in each epoch, so that no
     // choice of samples to keep is better than another.
     if (batch_ > 0) advice.next_use = epoch_ + 1 + std::countr_zero(visits_[order_[next_]]);
-    advise(data_, advice, order_[next_], 1);
+    advise(data_, advice, order_[next_], 1, rows_ ? rows_->of(order_[next_]) : ImageRows());
     sizes_.push_back(bytes);
     announced_ += bytes;
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "data/crop_rows.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/loader.h"
 
@@ -26,9 +27,10 @@ class ReadAhead {
  public:
   // Does nothing if the source needs no hints, or is `idle`: never read. At most `in_flight`
   // samples of this process after those delivered may have been read. `data` must outlive this.
-  // `training`: divides the epochs among machines; null: samples are not read again.
+  // `training`: divides the epochs among machines; null: samples are not read again. `rows`: of the
+  // epoch's images that are read; null: all. They must outlive this.
   ReadAhead(const Dataset& data, const ShuffleOptions& shuffle, uint64_t seed, size_t in_flight,
-            bool idle, const LoaderOptions* training = nullptr);
+            bool idle, const LoaderOptions* training = nullptr, const CropRows* rows = nullptr);
   // Withdraws what has not been read.
   ~ReadAhead();
 
@@ -49,6 +51,7 @@ class ReadAhead {
   const ShuffleOptions shuffle_;
   const uint64_t seed_;
   const size_t in_flight_;
+  const CropRows* const rows_;    // may be null
   const uint64_t budget_;         // bytes announced and not delivered; 0: blocks are hinted
   std::vector<uint32_t> blocks_;  // of the epoch
   size_t next_ = 0;               // next of blocks_, or of order_, to hint

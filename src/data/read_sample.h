@@ -7,8 +7,8 @@ namespace saturate {
 
 // Dataset::read(), with an empty name set to "sample INDEX". Any exception other than
 // saturate::Error and out of memory becomes a kData error that names the sample and may be skipped,
-// as does a label that is not an index into classes().
-void read_sample(const Dataset& dataset, size_t index, Sample& out);
+// as does a label that is not an index into classes(). `rows`: all, or as of Dataset::read_rows().
+void read_sample(const Dataset& dataset, size_t index, Sample& out, ImageRows rows = {});
 // The same for Dataset::decoded(); null if that is.
 const DecodedSample* decoded_sample(const Dataset& dataset, size_t index);
 

@@ -175,9 +175,11 @@ void require_fields(const Dataset& dataset, size_t index, const Sample& sample) 
 
 }  // namespace
 
-void read_sample(const Dataset& dataset, size_t index, Sample& out) {
+void read_sample(const Dataset& dataset, size_t index, Sample& out, ImageRows rows) {
   out.name.clear();
-  naming_sample(index, out.name, [&] { dataset.read(index, out); });
+  naming_sample(index, out.name, [&] {
+    rows.is_all() ? dataset.read(index, out) : dataset.read_rows(index, rows, out);
+  });
   if (out.name.empty()) out.name = sample_place(index, "");
   const int64_t label = std::exchange(out.label, -1);  // an invalid label must not be used
   require_label(dataset, index, out.name, label);

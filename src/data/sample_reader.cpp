@@ -32,9 +32,10 @@ void fill_pixels(const PixelFormat& format, const std::array<uint8_t, 3>& level,
 }  // namespace
 
 SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
-                           const AugmentOptions& augment, ScanIndex* index)
+                           const AugmentOptions& augment, ScanIndex* index, const CropRows* rows)
     : dataset_(dataset),
       options_(options),
+      rows_(rows),
       all_epochs_(augment),
       augment_(options.train ? augment.of_epoch(0) : augment),
       format_{options.pixel_type(), make_normalize(augment)},
@@ -117,14 +118,9 @@ int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, const Effec
 SampleTransform SampleReader::transform(uint32_t epoch, uint32_t index, int width, int height) {
   width_ = width;
   height_ = height;
-  if (!options_.train) return drawn_ = eval_transform(augment_, width, height);
-  RandomStream random(options_.seed, epoch, index, RandomUse::kAugment);
-  drawn_ = draw_transform(augment_, random, width, height);
-  if (augment_.flip_alternate) {
-    RandomStream once(options_.seed, 0, index, RandomUse::kFlip);
-    drawn_.flip = once.bernoulli(augment_.flip) != (epoch % 2 != 0);
-  }
-  return drawn_;
+  return drawn_ = options_.train
+                      ? training_transform(augment_, {options_.seed, epoch, index}, width, height)
+                      : eval_transform(augment_, width, height);
 }
 
 void SampleReader::read_mask(uint8_t* out) {
@@ -148,7 +144,7 @@ int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, const PixelFor
   }
   {
     const Span span("read");
-    read_sample(dataset_, index, sample_);
+    read_sample(dataset_, index, sample_, rows_ ? rows_->of(index) : ImageRows());
   }
   const Span span("decode and cut");
   // A shifted image is resized before it is cut, which only the exact path does.

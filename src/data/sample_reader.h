@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "data/crop_rows.h"
 #include "data/volume_fields.h"
 #include "image/fast_decoder.h"
 #include "image/segmented_jpeg.h"
@@ -20,9 +21,10 @@ namespace saturate {
 // Keeps codec state and scratch memory between samples. Not for concurrent use: one per thread.
 class SampleReader {
  public:
-  // `index`, if there is one, is used and extended by fast decoding; it must outlive this.
+  // `index`, if there is one, is used and extended by fast decoding. `rows`, if there are any, are
+  // those of the epoch that is read. Both must outlive this.
   SampleReader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment,
-               ScanIndex* index = nullptr);
+               ScanIndex* index = nullptr, const CropRows* rows = nullptr);
 
   // Reads sample `sample.index` as the loader's options specify: writes its pixels to `out`, not
   // used with kPlaces, and sets all of `sample` but the name. Random parameters depend on (seed,
@@ -64,6 +66,7 @@ class SampleReader {
 
   const Dataset& dataset_;
   const LoaderOptions& options_;
+  const CropRows* const rows_;  // may be null
   const AugmentOptions& all_epochs_;
   AugmentOptions augment_;  // of the last sample's epoch
   uint32_t epoch_ = 0;

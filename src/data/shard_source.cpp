@@ -11,6 +11,7 @@
 #include "data/path_list.h"
 #include "data/shard_format.h"
 #include "data/sources.h"
+#include "image/segmented_jpeg.h"
 #include "saturate/data/error.h"
 #include "store/store_url.h"
 
@@ -65,23 +66,53 @@ class ShardSource : public IndexedSource {
   // No checksum check: it covers the whole sample.
   uint64_t read_start(size_t index, size_t most, Sample& out) const override {
     const auto shard = holder_of(index);
-    const size_t local = index - shard->first();
-    const ShardRecord& record = shard->index.records[local];
-    out.name.assign(shard->path).append(":").append(shard->index.name(local));
-    out.label = shard->label_of(record);
-    set_encoding(out, record.kind, record.channels, record.width, record.height);
+    const ShardRecord& record = describe(*shard, index - shard->first(), out);
     const bool whole = out.encoding != SampleEncoding::kEncoded || record.size <= most;
     out.bytes.resize(whole ? record.size : most);
     shard->file->read_at(record.offset, out.bytes);
-    if (whole && checksum_of(out.bytes) != record.crc)
-      fail(ErrorKind::kData, "sample is damaged: wrong checksum", out.name,
-           "Fetch the shard again, or set data.on_error=skip to skip such samples");
+    if (whole) check(record, out);
     const std::string problem = problem_of_values(tensors(), record.width, out.bytes);
     if (!problem.empty())
       fail(ErrorKind::kData, problem, out.name,
            "Create the shard again with saturate data pack, or set data.on_error=skip");
     return record.size;
   }
+
+  void read_rows(size_t index, ImageRows rows, Sample& out) const override {
+    const auto shard = holder_of(index);
+    const ShardRecord& record = describe(*shard, index - shard->first(), out);
+    if (out.encoding != SampleEncoding::kSegmented) return read(index, out);
+    out.bytes.assign(record.size, {});
+    const std::span bytes(out.bytes);
+    const std::span head = bytes.first(head_bytes(record));
+    shard->file->read_at(record.offset, head);
+    const ByteRange part = bytes_of_rows(head, record.size, out.height, rows);
+    shard->file->read_at(record.offset + part.offset, bytes.subspan(part.offset, part.length));
+    if (head.size() + part.length == record.size)
+      check(record, out);
+    else
+      put_markers(bytes, out.height, rows);
+  }
+
+  void advise_rows(size_t index, ImageRows rows) const override {
+    const auto shard = holder_of(index);
+    const ShardRecord& record = shard->index.records[index - shard->first()];
+    shard->file->advise_next(
+        record.offset, head_bytes(record), [record, rows](std::span<const std::byte> head) {
+          ByteRange part = bytes_of_rows(head, record.size, int(record.height), rows);
+          part.offset += record.offset;
+          return part;
+        });
+  }
+
+  ImageSize size_of_parts(size_t index) const override {
+    const auto shard = holder_of(index);
+    const ShardRecord& record = shard->index.records[index - shard->first()];
+    if (record.kind != uint16_t(PayloadKind::kSegmented)) return {};
+    return {int(record.height), int(record.width)};
+  }
+
+  uint64_t request_bytes() const override { return shards_.front().file->request_bytes(); }
 
   int64_t label(size_t index) const override {
     const auto shard = holder_of(index);
@@ -112,6 +143,25 @@ class ShardSource : public IndexedSource {
   }
 
  private:
+  // Sets all of `out` but its bytes.
+  static const ShardRecord& describe(const Shard& shard, size_t local, Sample& out) {
+    const ShardRecord& record = shard.index.records[local];
+    out.name.assign(shard.path).append(":").append(shard.index.name(local));
+    out.label = shard.label_of(record);
+    set_encoding(out, record.kind, record.channels, record.width, record.height);
+    return record;
+  }
+
+  static void check(const ShardRecord& record, const Sample& sample) {
+    if (checksum_of(sample.bytes) == record.crc) return;
+    fail(ErrorKind::kData, "sample is damaged: wrong checksum", sample.name,
+         "Fetch the shard again, or set data.on_error=skip to skip such samples");
+  }
+
+  static uint64_t head_bytes(const ShardRecord& record) {
+    return segment_head_bytes(int(record.width), int(record.height), record.size);
+  }
+
   const ShardIndex& first() const { return shards_.front().index; }
 
   void require_same_fields() const {

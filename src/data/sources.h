@@ -72,6 +72,14 @@ class WrappedSource : public Source {
     source_->advise(advice, first, count);
   }
   uint64_t look_ahead() const override { return source_->look_ahead(); }
+  uint64_t request_bytes() const override { return source_->request_bytes(); }
+  ImageSize size_of_parts(size_t index) const override { return source_->size_of_parts(index); }
+  void advise_rows(size_t index, ImageRows rows) const override {
+    source_->advise_rows(index, rows);
+  }
+  void read_rows(size_t index, ImageRows rows, Sample& out) const override {
+    source_->read_rows(index, rows, out);
+  }
 
  protected:
   const std::unique_ptr<Source> source_;

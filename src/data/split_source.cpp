@@ -28,6 +28,16 @@ class SplitSource : public WrappedSource<Source> {
     for (size_t i = first; i < first + count; ++i) source_->advise(advice, place(i), 1);
   }
 
+  ImageSize size_of_parts(size_t index) const override {
+    return source_->size_of_parts(place(index));
+  }
+  void advise_rows(size_t index, ImageRows rows) const override {
+    source_->advise_rows(place(index), rows);
+  }
+  void read_rows(size_t index, ImageRows rows, Sample& out) const override {
+    source_->read_rows(place(index), rows, out);
+  }
+
  protected:
   using WrappedSource<Source>::source_;
 

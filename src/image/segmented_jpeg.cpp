@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "image/codec.h"
 
@@ -196,6 +197,82 @@ Box SegmentedJpeg::assemble(const Box& part, std::vector<std::byte>& out) const 
   }
   put_big16(out.data() + out.size() - kMarker, 0xffd9);
   return held;
+}
+
+uint64_t segment_head_bytes(int width, int height, uint64_t size) {
+  constexpr int kSegmentPixels = 32, kMcuPixels = 8;  // the least: 4 MCUs of 4:4:4
+  constexpr uint64_t kHeader = 1024;
+  const auto segments =
+      uint64_t(divide_up(width, kSegmentPixels)) * uint64_t(divide_up(height, kMcuPixels));
+  return std::min(size, kTableHead + 2 * segments + kHeader);
+}
+
+namespace {
+
+// The segments of some rows of an image.
+struct RowSegments {
+  uint64_t scan_at = 0;  // of the first segment, from the start of the sample
+  size_t count = 0;      // of the image
+  size_t first = 0, end = 0;
+  bool contains(size_t segment) const { return segment >= first && segment < end; }
+};
+
+std::optional<RowSegments> segments_of_rows(std::span<const std::byte> head, int height,
+                                            ImageRows rows) {
+  if (head.size() < kTableHead) return std::nullopt;
+  const size_t across = little<uint16_t>(head, 0);
+  const int down = little<uint16_t>(head, 2);
+  const size_t count = across * size_t(down);
+  if (count == 0 || 2 * count > head.size() - kTableHead) return std::nullopt;
+  const int high = down == divide_up(height, 8) ? 8 : 16;
+  if (down != divide_up(height, high)) return std::nullopt;
+  // Chroma upsampling reaches two pixels beyond them.
+  const auto top = size_t(std::max(rows.first - 2, 0) / high);
+  const auto bottom = size_t(divide_up(std::min(rows.end + 2, height), high));
+  return RowSegments{kTableHead + 2 * count + little<uint32_t>(head, 4), count, top * across,
+                     bottom * across};
+}
+
+// Calls visit(segment, its offset in the sample, the offset after its marker). Returns the last.
+template <class Visit>
+uint64_t walk_segments(std::span<const std::byte> head, const RowSegments& segments,
+                       const Visit& visit) {
+  uint64_t end = segments.scan_at;
+  for (size_t i = 0; i < segments.count; ++i) {
+    const uint64_t begin = end;
+    end += little<uint16_t>(head, kTableHead + 2 * i) + kMarker;
+    visit(i, begin, end);
+  }
+  return end;
+}
+
+}  // namespace
+
+ByteRange bytes_of_rows(std::span<const std::byte> head, uint64_t size, int height,
+                        ImageRows rows) {
+  const ByteRange all{head.size(), size - head.size()};
+  const auto segments = segments_of_rows(head, height, rows);
+  if (!segments) return all;
+  uint64_t first = head.size(), end = first;
+  const uint64_t total =
+      walk_segments(head, *segments, [&](size_t segment, uint64_t begin, uint64_t after) {
+        // The JPEG's header may not be complete yet.
+        if (segment == segments->first && segments->scan_at <= head.size())
+          first = std::max(first, begin);
+        if (segments->contains(segment)) end = std::max(end, after);
+      });
+  return total == size && first <= end ? ByteRange{first, end - first} : all;
+}
+
+void put_markers(std::span<std::byte> sample, int height, ImageRows rows) {
+  const auto segments = segments_of_rows(sample, height, rows);
+  if (!segments) return;
+  walk_segments(sample, *segments, [&](size_t segment, uint64_t, uint64_t end) {
+    if (segments->contains(segment) || end > sample.size()) return;
+    const bool is_last = segment + 1 == segments->count;
+    put_big16(sample.data() + end - kMarker,
+              is_last ? 0xffd9 : 0xff00 + kRestart0 + int(segment % 8));
+  });
 }
 
 namespace {

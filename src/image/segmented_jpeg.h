@@ -14,6 +14,7 @@
 
 #include "image/jpeg_decoder.h"
 #include "saturate/data/augment.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 
@@ -66,6 +67,18 @@ class SegmentedJpeg {
   int across_ = 0, rows_ = 0;         // segments
   std::vector<uint32_t> segment_at_;  // [rows][across], plus the end
 };
+
+// Reading some rows of an image only: from the first segment that they need to the last.
+//
+// Bytes with which a sample of `size` begins, and which hold its table and, in most files, its JPEG
+// header, if segments are not shorter than usual.
+uint64_t segment_head_bytes(int width, int height, uint64_t size);
+// The bytes of such a sample after `head` that decoding `rows` takes. All of them if the head does
+// not hold the table, or contradicts itself, which reading the sample then reports.
+ByteRange bytes_of_rows(std::span<const std::byte> head, uint64_t size, int height, ImageRows rows);
+// Writes the markers of all segments that these rows do not need, by which open() checks the table.
+// REQUIRES: bytes_of_rows() returned a part, which is in `sample`.
+void put_markers(std::span<std::byte> sample, int height, ImageRows rows);
 
 // Splits JPEGs into segments and joins them again, without changing a visible coefficient. Not for
 // concurrent use.

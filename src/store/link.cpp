@@ -44,6 +44,13 @@ LinkUse link_use(const StoreCounts& before, const StoreCounts& after, double sec
   return link;
 }
 
+uint64_t bytes_while_waiting(const StoreCounts& counts) {
+  const double receiving = counts.request_s - counts.waiting_s;
+  if (counts.requests == 0 || receiving <= 0) return UINT64_MAX;
+  const double first_byte = counts.waiting_s / double(counts.requests);
+  return uint64_t(std::min(first_byte * double(counts.bytes) / receiving, 1e18));
+}
+
 std::string link_text(const LinkUse& link) {
   return fmt::format(
       "{:.1f} MB/s in {:.0f} requests/s; first byte after {:.1f} ms (median), {:.1f} ms (95th "

@@ -8,6 +8,7 @@
 #include "base/cancel.h"
 #include "base/network_wait.h"
 #include "saturate/data/error.h"
+#include "store/link.h"
 
 namespace saturate {
 namespace {
@@ -124,27 +125,36 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
   std::memcpy(out.data(), piece->bytes->data(), out.size());
 }
 
+bool ObjectStore::is_ahead(const StoreObject& object, uint64_t offset, uint64_t length) const {
+  const bool valid = offset <= object.size && length <= object.size - offset && length > 0;
+  return valid && length <= tuning_.read_bytes && offset + length > object.head.size();
+}
+
+void ObjectStore::enqueue(const PiecePtr& piece, uint64_t turn) {
+  if (!announced_.try_emplace({piece->object.get(), piece->offset}, piece).second) return;
+  piece->turn = piece->order = turn;
+  queue_.emplace(turn, piece);
+}
+
 void ObjectStore::announce(const ObjectPtr& object, uint64_t offset, uint64_t length,
-                           uint64_t next_use) {
-  const bool valid = offset <= object->size && length <= object->size - offset && length > 0;
-  if (!valid || length > tuning_.read_bytes || offset + length <= object->head.size()) return;
+                           uint64_t next_use, const ReadableFile::NextRange& next) {
+  if (!is_ahead(*object, offset, length)) return;
   const std::string identity = cache_ ? object->identity() : "";
   if (!identity.empty() && cache_->plan(identity, offset, length, next_use)) return;
+  const auto piece = std::make_shared<Piece>(Piece{object, offset, length});
+  piece->next = next;
   const MutexLock lock(mutex_);
-  const auto [at, is_new] = announced_.try_emplace({object.get(), offset});
-  if (!is_new) return;
-  auto piece = std::make_shared<Piece>(Piece{object, offset, length});
-  piece->turn = turns_++;
-  at->second = piece;
-  queue_.emplace(*piece->turn, std::move(piece));
+  enqueue(piece, turns_++);
   load_announced();
 }
 
-void ObjectStore::forget(const ObjectPtr& object, uint64_t offset) {
+void ObjectStore::forget(const ObjectPtr& object, uint64_t offset, uint64_t length) {
   const MutexLock lock(mutex_);
-  const auto found = announced_.find({object.get(), offset});
-  if (found == announced_.end() || found->second->waiting > 0) return;
-  drop(found);
+  const auto end = announced_.lower_bound({object.get(), offset + length});
+  for (auto at = announced_.lower_bound({object.get(), offset}); at != end;) {
+    const auto found = at++;
+    if (found->second->waiting == 0) drop(found);
+  }
   load_announced();
 }
 
@@ -246,6 +256,14 @@ void ObjectStore::take(const std::vector<PiecePtr>& pieces, bool ahead,
     const auto found = announced_.find({piece.object.get(), piece.offset});
     const bool is_announced = found != announced_.end() && found->second == pieces[i];
     if (!is_announced && std::exchange(piece.held, false)) held_ -= piece.length;
+    // Before the piece can be read, so that its reader finds the next one announced. It takes the
+    // turn of the piece, which has left the queue.
+    if (is_announced && !error && piece.next) {
+      const ByteRange next = piece.next(*piece.bytes);
+      if (is_ahead(object, next.offset, next.length))
+        enqueue(std::make_shared<Piece>(Piece{piece.object, next.offset, next.length}),
+                piece.order);
+    }
     // A later reader asks for itself, and gets the whole time limit.
     if (is_announced && error && piece.waiting == 0) drop(found);
     if (!identity.empty() && piece.offset + piece.length > object.head.size())
@@ -274,6 +292,11 @@ StoreCounts ObjectStore::counts() const {
   client_.add_counts(counts);
   if (cache_) cache_->add_counts(counts);
   return counts;
+}
+
+uint64_t ObjectStore::request_bytes() const {
+  if (cache_) return UINT64_MAX;  // it serves whole samples again, and parts hardly ever
+  return tuning_.request_bytes ? *tuning_.request_bytes : bytes_while_waiting(counts());
 }
 
 void ObjectStore::flush() {

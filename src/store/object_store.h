@@ -39,9 +39,9 @@ class ObjectStore {
   void read(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out);
   // A read of exactly this range comes soon, and the next one after that in epoch `next_use`.
   void announce(const ObjectPtr& object, uint64_t offset, uint64_t length,
-                uint64_t next_use = ReadAdvice::kUnknown);
-  // It does not come, unless it waits already.
-  void forget(const ObjectPtr& object, uint64_t offset);
+                uint64_t next_use = ReadAdvice::kUnknown, const ReadableFile::NextRange& next = {});
+  // Those that begin in this range do not come, unless they wait already.
+  void forget(const ObjectPtr& object, uint64_t offset, uint64_t length = 1);
   void forget_all(const ObjectPtr& object);
 
   // An object of which a list told size and ETag: no request is needed to open it. `group`: names
@@ -58,6 +58,8 @@ class ObjectStore {
   Env& env() const { return env_; }
 
   uint64_t ahead_bytes() const { return tuning_.ahead_bytes; }
+  // ReadableFile::request_bytes(), as measured so far.
+  uint64_t request_bytes() const;
   StoreCounts counts() const;
   // Waits until the cache has written what is pending.
   void flush();
@@ -69,7 +71,9 @@ class ObjectStore {
     ObjectPtr object;
     uint64_t offset = 0, length = 0;
     State state = State::kQueued;
-    std::optional<uint64_t> turn = {};  // announced: its place in queue_ and the key in it
+    uint64_t order = 0;                 // among those announced
+    std::optional<uint64_t> turn = {};  // the same, if it is in queue_
+    ReadableFile::NextRange next = {};  // may be empty
     bool held = false;                  // counts in held_
     int waiting = 0;                    // readers
     ExtentCache::Bytes bytes = {};      // kReady
@@ -85,6 +89,9 @@ class ObjectStore {
             std::exception_ptr error) TAKES_LOCK(mutex_);
   static std::vector<ExtentCache::Bytes> divide(const std::vector<PiecePtr>& pieces,
                                                 std::vector<std::byte>&& bytes);
+  // Whether the range is one that can be fetched ahead.
+  bool is_ahead(const StoreObject& object, uint64_t offset, uint64_t length) const;
+  void enqueue(const PiecePtr& piece, uint64_t turn) NEEDS_LOCK(mutex_);
   // Starts requests for announced ranges while the budget allows it.
   void load_announced() NEEDS_LOCK(mutex_);
   std::vector<PiecePtr> with_neighbours(const PiecePtr& piece) NEEDS_LOCK(mutex_);

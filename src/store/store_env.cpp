@@ -28,8 +28,12 @@ class StoreFile : public ReadableFile {
     if (advice == ReadAdvice::kSoon)
       store_->announce(object_, offset, length, advice.next_use);
     else
-      store_->forget(object_, offset);
+      store_->forget(object_, offset, length);
   }
+  void advise_next(uint64_t offset, uint64_t length, const NextRange& next) const override {
+    store_->announce(object_, offset, length, ReadAdvice::kUnknown, next);
+  }
+  uint64_t request_bytes() const override { return store_->request_bytes(); }
 
  private:
   const std::shared_ptr<ObjectStore> store_;

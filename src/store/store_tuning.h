@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace saturate {
@@ -17,6 +18,8 @@ struct StoreTuning {
   double second_least_s = 0.1;              // earliest second request for a range
   int stall_s = 20;                         // without a byte, before a transfer counts as failed
   uint64_t pending_cache_bytes = 64 << 20;  // waiting to be written to the disk
+  // ReadableFile::request_bytes(); empty: measured.
+  std::optional<uint64_t> request_bytes = {};
 };
 
 // Counts of a store's work so far.

@@ -14,6 +14,7 @@
 #include "saturate/data/data_options.h"
 #include "saturate/data/env.h"
 #include "saturate/data/image.h"
+#include "saturate/data/pixel.h"
 #include "saturate/data/registry.h"
 
 namespace saturate {
@@ -118,6 +119,14 @@ class Dataset {
   virtual SourceIndex* source_index() const { return nullptr; }
   // As ReadableFile::look_ahead(), sample by sample.
   virtual uint64_t look_ahead() const { return 0; }
+  // As ReadableFile::request_bytes(), if some images can be read in part; else UINT64_MAX.
+  virtual uint64_t request_bytes() const { return UINT64_MAX; }
+  // The size of an image that can be read in part; else not set.
+  virtual ImageSize size_of_parts(size_t /*index*/) const { return {}; }
+  // advise(kSoon) and read() of the bytes that decoding these rows takes: the others of `out` are
+  // 0, and no checksum is checked. advise(kNotAgain) withdraws the former.
+  virtual void advise_rows(size_t index, ImageRows) const { advise(ReadAdvice::kSoon, index, 1); }
+  virtual void read_rows(size_t index, ImageRows, Sample& out) const { read(index, out); }
 };
 
 // The sample's pixels, as Decoder::decode returns them; grey becomes three equal channels. Fails

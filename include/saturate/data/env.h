@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,6 +29,11 @@ struct ReadAdvice {
   uint64_t next_use;  // kSoon: the epoch in which this machine reads it again after that
 };
 
+// Bytes [offset, offset + length) of a file.
+struct ByteRange {
+  uint64_t offset = 0, length = 0;
+};
+
 // A file opened for positioned reads. Safe for concurrent use: reads share no cursor.
 class ReadableFile {
  public:
@@ -40,9 +46,17 @@ class ReadableFile {
   // uses.
   virtual void advise(ReadAdvice, uint64_t /*offset*/, uint64_t /*length*/) const {}
   // Bytes of which the file wants to know by advise(kSoon), range by range in the order of use,
-  // before they are read, as storage that is far away does; 0: none. kNotAgain withdraws such a
-  // range.
+  // before they are read, as storage that is far away does; 0: none. kNotAgain withdraws all such
+  // ranges that begin in the given one.
   virtual uint64_t look_ahead() const { return 0; }
+  // As advise(kSoon), of a range whose bytes tell the one that is read after it: `next` returns
+  // that, or no bytes. It is called at most once, on any thread, and must neither throw, nor wait,
+  // nor use the file.
+  using NextRange = std::function<ByteRange(std::span<const std::byte>)>;
+  virtual void advise_next(uint64_t /*offset*/, uint64_t /*length*/, const NextRange&) const {}
+  // Bytes that are received in the time that a further request takes; a read of two ranges instead
+  // of one pays if it saves more. UINT64_MAX: none are too many.
+  virtual uint64_t request_bytes() const { return UINT64_MAX; }
 };
 
 // A file being written from its start. Not for concurrent use. Destroying it without close() keeps

@@ -13,6 +13,12 @@ namespace saturate {
 
 struct Box;
 
+// Rows [first, end) of an image; without rows: all of it.
+struct ImageRows {
+  int first = 0, end = 0;
+  bool is_all() const { return first == end; }
+};
+
 // 8-bit RGB, rows top to bottom, interleaved: pixels[(y * width + x) * 3 + channel]. A value type;
 // resize() keeps the capacity, so a reused Image stops allocating.
 struct Image {
