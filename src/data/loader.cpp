@@ -69,23 +69,14 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
           "Split it");
 }
 
-bool is_data_error(const std::exception_ptr& error) {
+// The reason of an Error of kData; else nullopt.
+std::optional<std::string> data_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& e) {
-    return e.kind() == ErrorKind::kData;
+    return e.kind() == ErrorKind::kData ? std::optional(e.reason()) : std::nullopt;
   } catch (...) {
-    return false;
-  }
-}
-
-std::string reason_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& e) {
-    return e.reason();
-  } catch (const std::exception& e) {
-    return e.what();
+    return std::nullopt;
   }
 }
 
@@ -232,7 +223,7 @@ struct Loader::State {
     std::sort(failures.begin(), failures.end(),
               [](const auto& a, const auto& b) { return a.slot < b.slot; });
     for (const SampleFailure& failed : failures)
-      if (options.on_error == OnError::kFail || !is_data_error(failed.error))
+      if (options.on_error == OnError::kFail || !data_error(failed.error))
         std::rethrow_exception(failed.error);
     note_skipped(slot);
     Batch& batch = slot.batch;
@@ -262,7 +253,7 @@ struct Loader::State {
     for (const SampleFailure& failed : slot.failures)
       if (skipped_indices.insert(slot.batch.samples[failed.slot].index).second &&
           skipped.size() < kSkippedKept)
-        skipped.push_back({failed.name, reason_of(failed.error)});
+        skipped.push_back({failed.name, *data_error(failed.error)});
   }
 
   size_t epoch_size() const { return epoch_samples(dataset.size(), options.shard); }
