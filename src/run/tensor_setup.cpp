@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "base/text.h"
 #include "data/elements.h"
 #include "recipe/option_row.h"
 #include "run/setup.h"
