@@ -199,9 +199,9 @@ TEST_F(TensorRun, OtherSumsOfACheckpointAreNotMixedWithTheRest) {
   ASSERT_EQ(saved.epoch_metrics.totals.size(), 7u);
   saved.epoch_metrics.totals.resize(5);
   write_checkpoint(Env::posix(), path, saved);
-  run.should_stop = nullptr;
-  run.resume = run.out;
-  Trainer(Env::posix(), table(), run).run();
+  TrainerOptions rest = options("run");
+  rest.resume = rest.out;
+  Trainer(Env::posix(), table(), rest).run();
   for (const auto& record : read_metrics(run.out))
     if (record["kind"] == "epoch") {
       EXPECT_NE(record["r2"], 0) << record;
