@@ -17,11 +17,14 @@ so that no kernel module is needed; opening a connection has no delay. Rows are
 - the link's bytes per second, by curl, and saturate's rate from local files (in the page cache), in the same rounds
 
 The data are written below --work at first use, and kept: --data has one folder of JPEG files for each class, which are
-repeated under other names up to --images. Needs root, iproute2, util-linux and curl. Peers that are not installed are named and skipped.
-Install them into a separate environment:
+repeated under other names up to --images. Needs root, iproute2, util-linux and curl. Peers that are not installed are
+named and skipped. Install them into a separate environment:
 
     python3 -m venv build/peers
     build/peers/bin/pip install torch torchvision litdata s3fs mosaicml-streaming webdataset datasets aiohttp ./python
+
+MosaicML Streaming 0.13 asks for older packages than the others; `pip install --no-deps` and what it then imports
+(catalogue, zstd, python-snappy, brotli, transformers, matplotlib, paramiko) works with torch 2.15 and numpy 2.5.
 """
 
 import argparse
@@ -39,7 +42,7 @@ import sys
 
 import peer_report
 from store_formats import prepare, size_of
-from store_worker import FORMATS, PEERS
+from store_worker import BATCH, FORMATS, PEERS
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -48,9 +51,10 @@ from net_hosts import Host, join, missing
 SERVER, CLIENT, PORT = "10.77.0.1", "10.77.0.2", 9000
 ENDPOINT = f"http://{SERVER}:{PORT}"
 PROBE = 256 << 20
+START_LIMIT = 300  # seconds; datasets asks for 2,000 objects one after another
 LOCAL = [name for name in PEERS if name.startswith("saturate")]
 PACKAGES = ("torch", "torchvision", "saturate", "litdata", "mosaicml-streaming", "webdataset", "datasets", "boto3",
-            "fsspec", "aiohttp", "numpy")
+            "obstore", "s3fs", "fsspec", "aiohttp", "numpy")
 NOTE = ("One machine runs server and loaders. The link is shaped by tc tbf in network namespaces; a delay is the "
         "server's, before each reply. Caches are deleted before every measurement. The server's files, and those of "
         "local rows, are in the page cache.")
@@ -134,15 +138,17 @@ class Bench:
             process = host.start([sys.executable, HERE / "store_worker.py", json.dumps(spec)], stdout=file, stderr=file,
                                  env=environment)
             try:
-                process.wait(self.arguments.seconds + 120)
+                process.wait(self.arguments.seconds + START_LIMIT)
             except subprocess.TimeoutExpired:
-                raise RuntimeError(f"it took over {self.arguments.seconds + 120:.0f} s") from None
+                raise RuntimeError(f"it took over {self.arguments.seconds + START_LIMIT:.0f} s") from None
             file.seek(0)
             lines = [line for line in file.read().splitlines() if line.strip()]
         if not result.exists():
             errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
             raise RuntimeError((errors or lines or [f"exit status {process.returncode}"])[-1])
         found = json.loads(result.read_text(encoding="utf-8"))
+        if found["whole"] and found["images"] < self.arguments.images - self.arguments.threads * BATCH:
+            raise RuntimeError(f"images are missing from its epoch, which has {found['images']}")
         later = found["images"] - found["first_images"]
         return found | {"rate": later / (found["seconds"] - found["first_s"]) if later else None}
 
@@ -209,6 +215,7 @@ def rows_of(bench, key, found):
     rates, rows = [each["rate"] for each in found], []
     if which == "few" and None not in rates:
         row = {"name": name, "unit": "images/s", **about, "whole_epochs": all(each["whole"] for each in found),
+               "images": statistics.median(each["images"] for each in found),
                "type": found[0]["type"], "file_bytes_per_image": bench.bytes[FORMATS[peer]],
                "with_start_images_per_s": statistics.median(each["images"] / each["seconds"] for each in found)}
         if case != "local":
@@ -242,7 +249,7 @@ def parse_arguments():
     parser.add_argument("--only", type=lambda text: text.split(","), default=",".join(PEERS))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=30.0, help="for one measurement at most")
+    parser.add_argument("--seconds", type=float, default=30.0, help="from the first batch, at most")
     parser.add_argument("--json")
     arguments = parser.parse_args()
     arguments.work, arguments.saturate = arguments.work.resolve(), arguments.saturate.resolve()
