@@ -55,11 +55,11 @@ def commit_of(saturate):
     return next(line.split()[1] for line in said.splitlines() if line.startswith("commit "))
 
 
-def write(bench, rows, path=None, commit=None):
-    """Prints the rows, and writes them to `path` if given."""
+def write(bench, rows, path=None, commit=None, **more):
+    """Prints the rows, and writes them to `path` if given; `more` are further entries of the file."""
     result = {"bench": bench,
               "host": {"cpu": cpu_name(), "system": platform.platform(), "cores": cores()},
-              "commit": commit, "rows": rows}
+              "commit": commit, **more, "rows": rows}
     text = json.dumps(result, indent=2)
     print(text)
     if path:
