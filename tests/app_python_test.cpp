@@ -37,6 +37,7 @@ std::vector<CompiledCase> compiled_cases() {
                     volumes = "synth-volume:size=8,count=";
   return {
       {"images", {"model.width=0.5"}},
+      {"oblongs", {"augment.size=[16, 24]", "model.name=mlp"}},
       {"masks",
        {"data.source=synth:size=8,count=103,masks=true,classes=3",
         "data.eval_source=synth:size=8,count=20,masks=true,classes=3,split=test", "augment.size=8",

@@ -153,6 +153,14 @@ def value_of(recipe, key):
     return recipe[section][name]
 
 
+def size_of(recipe, samples):
+    """As --module's FACTORY gets it: a list only of tensors."""
+    if not samples.images:
+        return samples.input[0]
+    size = recipe["augment"]["size"]
+    return size if isinstance(size, int) else tuple(size)
+
+
 def make_module(args, recipe, size):
     classes, width = recipe["model"]["classes"], recipe["model"]["width"]
     from model_twins import make_twin, make_users_module
@@ -369,7 +377,7 @@ def main():
     if recipe["precision"]["mode"].endswith(("-o2", "-o3")):
         fail(f"precision.mode {recipe['precision']['mode']} cannot be compiled. Use bf16 or fp16")
     micro_batch = micro_batch_of(recipe, args.processes)
-    module = make_module(args, recipe, recipe["augment"]["size"] if samples.images else samples.input[0])
+    module = make_module(args, recipe, size_of(recipe, samples))
     if args.double:
         module.double()
     prepare(torch, module, recipe, samples)
