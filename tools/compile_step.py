@@ -135,7 +135,10 @@ def resolved_recipe(args):
     text = output_of_saturate(args, "train", args.recipe, "--print-recipe", *settings)
     recipe = tomllib.loads(text)
     # "# samples: input float32 [10], target int64 []" where they are tensors.
-    found = re.findall(r"(?:input|target) (\w+) (\[[\d, ]*\])", text.splitlines()[-1])
+    last = text.splitlines()[-1]
+    found = re.findall(r"(?:input|target) (\w+) (\[[\d, ]*\])", last)
+    if found and last.endswith("of varying length"):
+        fail("the samples vary in length, and a compiled step is made for one shape. Train without train.compiled")
     if found:
         return recipe, Samples(False, *((json.loads(shape), kind) for kind, shape in found))
     size = recipe["augment"]["size"]
