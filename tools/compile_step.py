@@ -206,13 +206,14 @@ def uses_channels_last(recipe, samples):
     return samples.images and value_of(recipe, "train.channels_last")
 
 
-def prepare(torch, module, recipe, samples):
+def prepare(torch, module, recipe):
     """Sets device, memory order and frozen parameters, as saturate does."""
     module.train()
-    if uses_channels_last(recipe, samples):
-        module.to(recipe["train"]["device"], memory_format=torch.channels_last)
-    else:
-        module.to(recipe["train"]["device"])
+    module.to(recipe["train"]["device"])
+    if value_of(recipe, "train.channels_last"):
+        for tensor in (*module.parameters(), *module.buffers()):  # as Model::to(), also of models that take tensors
+            if tensor.dim() == 4:
+                tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     for name, parameter in module.named_parameters():
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in recipe["optimizer"]["freeze"]):
             parameter.requires_grad_(False)
@@ -383,7 +384,7 @@ def main():
     module = make_module(args, recipe, size_of(recipe, samples))
     if args.double:
         module.double()
-    prepare(torch, module, recipe, samples)
+    prepare(torch, module, recipe)
     step = make_step(torch, module, recipe)
     inputs = example_inputs(torch, recipe, samples, micro_batch, torch.float64 if args.double else torch.float32)
     joint, gradients = export(torch, step, inputs)
