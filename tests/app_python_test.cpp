@@ -7,6 +7,7 @@
 
 #include "run/checkpoint.h"
 #include "tests/app_testing.h"
+#include "tests/array_testing.h"
 #include "tests/compiled_testing.h"
 
 namespace saturate::testing {
@@ -37,6 +38,7 @@ std::vector<CompiledCase> compiled_cases() {
                     volumes = "synth-volume:size=8,count=";
   return {
       {"images", {"model.width=0.5"}},
+      {"oblongs", {"augment.size=[16, 24]", "model.name=mlp"}},
       {"masks",
        {"data.source=synth:size=8,count=103,masks=true,classes=3",
         "data.eval_source=synth:size=8,count=20,masks=true,classes=3,split=test", "augment.size=8",
@@ -80,6 +82,38 @@ TEST_F(BesidePython, ARunWithACompiledStepMatchesOneWithoutIt) {
   last.push_back("data.eval_source=");
   expect_error(train("other", last), 2,
                {"it was made for samples whose input is Float [1,8,8,8], not Float [1,16,16,16]"});
+}
+
+// The command makes all weights of 2-D convolutions channels_last, also if the samples are tensors.
+TEST_F(BesidePython, ACompiledStepOfTensorsHasTheMemoryOrderOfConvolutions) {
+  const std::string own = dir / "own.py", program = dir / "own.pt";
+  write_file(own,
+             "import sys, torch\n"
+             "def make(classes, size, width):\n"
+             "    return torch.nn.Sequential(torch.nn.Conv2d(size[0], 4, 3), torch.nn.Flatten(),\n"
+             "                               torch.nn.Linear(16, classes))\n"
+             "if __name__ == '__main__':\n"
+             "    torch.jit.script(make(3, [2, 4, 4], 1)).save(sys.argv[1])\n");
+  const std::string script = "'" + compiling_python() + "' '" + own + "' '" + program + "'";
+  ASSERT_EQ(std::system((script + " 2>/dev/null").c_str()), 0);
+  std::vector<float> x;
+  std::vector<int64_t> y;
+  for (int i = 0; i < 20 * 32; ++i) x.push_back(float(i * 7 % 13) / 13);
+  for (int i = 0; i < 20; ++i) y.push_back(i % 3);
+  write_file(dir / "x.npy", npy("<f4", "20, 2, 4, 4", raw(x)));
+  write_file(dir / "y.npy", npy("<i8", "20,", raw(y)));
+  std::vector<std::string> settings = {"data.source=npy:" + (dir / "x.npy") + "," + (dir / "y.npy"),
+                                       "data.eval_source=",
+                                       "augment.size=0",
+                                       "augment.crop=none",
+                                       "model.name=torchscript",
+                                       "model.file=" + program,
+                                       "train.batch=10",
+                                       "train.device=cpu"};
+  settings.push_back("train.compiled=" +
+                     compile_package(dir, recipe, settings, "--module '" + own + ":make'"));
+  const CommandResult result = train("grid", settings);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
 // The images of tests/oracles/run_exported.py.

@@ -106,6 +106,10 @@ TEST(TensorCommands, TokensOfVaryingLengthArePackedTrainedAndExported) {
     const CommandResult trained = run_saturate("train " + data + " --out " + run + settings);
     ASSERT_EQ(trained.exit_code, 0) << trained.err;
     EXPECT_NE(trained.out.find("held out    perplexity "), std::string::npos) << trained.out;
+    const CommandResult shown = run_saturate("train " + run + "/recipe.toml --print-recipe");
+    EXPECT_TRUE(shown.out.ends_with(
+        "\n# samples: input int64 [24], target int64 [24], of varying length\n"))
+        << shown.out << shown.err;
   }
   for (const char* kind : {"step", "eval"})
     testing::expect_same_losses(from_arrays, from_shard, kind);

@@ -1,11 +1,15 @@
 // Early stopping, compared with Lightning's (tests/oracles/run_goldens.py).
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "saturate/early_stopping.h"
+#include "saturate/trainer.h"
+#include "tests/app_testing.h"
 #include "tests/paths.h"
+#include "tests/trainer_testing.h"
 
 namespace saturate {
 namespace {
@@ -85,6 +89,27 @@ TEST(EarlyStopping, ALowerLossAndAHigherAccuracyAreBetter) {
   EarlyStopping forced(options);
   forced.observe(1, 1);
   EXPECT_TRUE(forced.observe(0.5, 2));
+}
+
+// r2 of one sample is not known, which is not a run that diverges.
+TEST(EarlyStopping, AnUnknownMetricNeitherStopsARunNorIsItsBest) {
+  const testing::TempDir dir;
+  const Recipe recipe = parse_recipe(
+      "[data]\nsource = \"synth-table:count=40\"\neval_source = "
+      "\"synth-table:count=1,split=test\"\n"
+      "[model]\nname = \"mlp\"\n[schedule]\nname = \"plateau\"\nmetric = \"r2\"\npatience = 1\n"
+      "[train]\nbatch = 20\nepochs = 6\nmonitor = \"eval_r2\"\nearly_stop = 2\ndevice = \"cpu\"\n",
+      "test", {});
+  const TrainResult result =
+      Trainer(Env::posix(), recipe, testing::saving_options(dir / "run")).run();
+  EXPECT_EQ(result.steps, 12);
+  EXPECT_TRUE(std::isnan(result.eval->value("r2").value()));
+  EXPECT_FALSE(result.best.best);
+  std::string rates;
+  for (const auto& record : testing::read_metrics(dir / "run"))
+    if (record["kind"] == "epoch") rates += record["lr"].dump() + " ";
+  const std::string first = rates.substr(0, rates.find(' ') + 1);
+  EXPECT_EQ(rates, first + first + first + first + first + first);
 }
 
 }  // namespace

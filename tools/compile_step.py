@@ -135,7 +135,10 @@ def resolved_recipe(args):
     text = output_of_saturate(args, "train", args.recipe, "--print-recipe", *settings)
     recipe = tomllib.loads(text)
     # "# samples: input float32 [10], target int64 []" where they are tensors.
-    found = re.findall(r"(?:input|target) (\w+) (\[[\d, ]*\])", text.splitlines()[-1])
+    last = text.splitlines()[-1]
+    found = re.findall(r"(?:input|target) (\w+) (\[[\d, ]*\])", last)
+    if found and last.endswith("of varying length"):
+        fail("the samples vary in length, and a compiled step is made for one shape. Train without train.compiled")
     if found:
         return recipe, Samples(False, *((json.loads(shape), kind) for kind, shape in found))
     size = recipe["augment"]["size"]
@@ -151,6 +154,14 @@ def value_of(recipe, key):
         return "channels_last" not in recipe["debug"]["off"]
     section, name = key.split(".")
     return recipe[section][name]
+
+
+def size_of(recipe, samples):
+    """As --module's FACTORY gets it: a list only of tensors."""
+    if not samples.images:
+        return samples.input[0]
+    size = recipe["augment"]["size"]
+    return size if isinstance(size, int) else tuple(size)
 
 
 def make_module(args, recipe, size):
@@ -195,13 +206,14 @@ def uses_channels_last(recipe, samples):
     return samples.images and value_of(recipe, "train.channels_last")
 
 
-def prepare(torch, module, recipe, samples):
+def prepare(torch, module, recipe):
     """Sets device, memory order and frozen parameters, as saturate does."""
     module.train()
-    if uses_channels_last(recipe, samples):
-        module.to(recipe["train"]["device"], memory_format=torch.channels_last)
-    else:
-        module.to(recipe["train"]["device"])
+    module.to(recipe["train"]["device"])
+    if value_of(recipe, "train.channels_last"):
+        for tensor in (*module.parameters(), *module.buffers()):  # as Model::to(), also of models that take tensors
+            if tensor.dim() == 4:
+                tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
     for name, parameter in module.named_parameters():
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in recipe["optimizer"]["freeze"]):
             parameter.requires_grad_(False)
@@ -369,10 +381,10 @@ def main():
     if recipe["precision"]["mode"].endswith(("-o2", "-o3")):
         fail(f"precision.mode {recipe['precision']['mode']} cannot be compiled. Use bf16 or fp16")
     micro_batch = micro_batch_of(recipe, args.processes)
-    module = make_module(args, recipe, recipe["augment"]["size"] if samples.images else samples.input[0])
+    module = make_module(args, recipe, size_of(recipe, samples))
     if args.double:
         module.double()
-    prepare(torch, module, recipe, samples)
+    prepare(torch, module, recipe)
     step = make_step(torch, module, recipe)
     inputs = example_inputs(torch, recipe, samples, micro_batch, torch.float64 if args.double else torch.float32)
     joint, gradients = export(torch, step, inputs)

@@ -43,12 +43,12 @@ std::unique_ptr<Model> load_model(Env& env, const Checkpoint& checkpoint, const 
   return model;
 }
 
-// Additional data that readers of the weights need. "format" is expected by Python's libraries.
 void add_input(std::map<std::string, std::string>& facts, const TensorField& input) {
   facts["input"] = nlohmann::json(input.shape).dump();
   facts["input_type"] = element_name(input.type);
 }
 
+// Additional data that readers of the weights need. "format" is expected by Python's libraries.
 std::map<std::string, std::string> metadata(const Checkpoint& checkpoint, const Recipe& recipe) {
   const auto replace = nlohmann::json::error_handler_t::replace;
   std::map<std::string, std::string> facts = {

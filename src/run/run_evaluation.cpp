@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "record/class_results.h"
@@ -34,6 +35,11 @@ MetricName named_metric(const Task& task, const std::string& name) {
   return {.name = "loss", .higher_is_better = false};
 }
 
+// As r2 of one sample is. With a loss that is not finite the run has diverged instead.
+bool is_unknown(double value, const Metrics& metrics) {
+  return std::isnan(value) && std::isfinite(metrics.loss);
+}
+
 }  // namespace
 
 WatchedMetric::WatchedMetric(const TrainOptions& options, const Task& task)
@@ -60,13 +66,15 @@ double WatchedMetric::value_in(const Metrics& metrics) const {
 }
 
 void WatchedMetric::observe(const Metrics& metrics, int64_t step) {
-  new_best_ = stopping_.observe(value_in(metrics), step) || new_best_;
+  const double value = value_in(metrics);
+  if (is_unknown(value, metrics)) return;
+  new_best_ = stopping_.observe(value, step) || new_best_;
   changed_ = true;
 }
 
 void WatchedMetric::restart(const Metrics* first, int64_t step) {
   stopping_.load({});
-  if (first) stopping_.observe(value_in(*first), step);
+  if (first && !is_unknown(value_in(*first), *first)) stopping_.observe(value_in(*first), step);
 }
 
 void WatchedMetric::visit(StateVisitor& visitor) {
@@ -143,9 +151,9 @@ bool RunEvaluation::run(const RunPosition& position, bool counts) {
   write_classes(now.metrics, position.step);
   last_ = now;
   changed_ = true;
-  if (counts && now.metrics.weight() > 0)
-    learner_.schedule().observe(now.metrics.loss,
-                                now.metrics.value(run_.recipe.schedule.metric).value_or(0));
+  const double metric = now.metrics.value(run_.recipe.schedule.metric).value_or(0);
+  if (counts && now.metrics.weight() > 0 && !is_unknown(metric, now.metrics))
+    learner_.schedule().observe(now.metrics.loss, metric);
   return true;
 }
 

@@ -189,7 +189,8 @@ std::string shapes_text(const std::vector<TensorField>& fields) {
     const bool counts = is_whole(field.type) && field.type != ElementType::kBool;
     return fmt::format("{} [{}]", counts ? "int64" : "float32", fmt::join(field.shape, ", "));
   };
-  return fmt::format("samples: input {}, target {}", text(input), text(target));
+  return fmt::format("samples: input {}, target {}{}", text(input), text(target),
+                     input.is_sequence ? ", of varying length" : "");
 }
 
 void require_same_tensors(const std::vector<TensorField>& fields, const Dataset& data,
