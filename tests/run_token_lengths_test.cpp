@@ -166,7 +166,7 @@ TEST_F(TokenRun, WhatCannotBeTrainedIsRefused) {
   expect_refused({"model.classes=10"}, "model.classes is 10, and the vocabulary has 11 tokens");
   expect_refused({"data.eval_source=" + source("b.npz", "12")}, "below 12");
   expect_refused({"data.source=" + source("b.npz"), "data.eval_source=" + source("a.npz")},
-                 "samples have up to 32 tokens, and those of the training data 24", "context");
+                 "samples have up to 29 tokens, and those of the training data 19", "context");
   const Error error = error_of([&] {
     train("wrong",
           {"data.source=" + source("a.npz", "10"), "data.eval_source=" + source("b.npz", "10")});

@@ -17,6 +17,7 @@ Padding::Padding(const Dataset& dataset, const std::vector<SampleColumn>& column
   const auto is_sequence = [](const TensorField& field) { return field.is_sequence; };
   const auto sequence = std::ranges::find_if(dataset.tensors(), is_sequence);
   if (sequence == dataset.tensors().end()) return;
+  most_ = most_padded(*sequence);
   for (size_t i = 0; i < dataset.size(); ++i) {
     const size_t length = dataset.length(i);
     if (length == 0 || length > size_t(sequence->shape[0]))
@@ -36,7 +37,8 @@ void Padding::start(uint32_t epoch, const LoaderOptions& options, std::vector<ui
   padded_.assign((samples + options.batch - 1) / options.batch, 0);
   for (size_t place = 0; place < samples; ++place) {
     size_t& longest = padded_[place / options.batch];
-    longest = std::max(longest, padded_length(lengths_[order[place % order.size()]]));
+    const size_t padded = padded_length(lengths_[order[place % order.size()]]);
+    longest = std::max(longest, std::min(padded, most_));
   }
 }
 

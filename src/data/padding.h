@@ -36,6 +36,7 @@ class Padding {
   const std::shared_ptr<const std::vector<BatchColumn>> fields_;
   std::vector<size_t> row_bytes_;  // by column: of one place of a sequence; else 0
   std::vector<uint32_t> lengths_;  // by sample; empty: no sequences
+  size_t most_ = 0;                // most_padded()
   std::vector<size_t> padded_;     // by batch
 };
 

@@ -135,7 +135,7 @@ std::vector<BatchColumn> VolumeFields::batch_columns() const {
     BatchColumn& column = columns.emplace_back(BatchColumn{part.field, 0, part.deferred});
     if (part.form) std::copy_n(part.form->out, 3, column.field.shape.begin());
     if (!part.field.is_sequence) continue;
-    column.field.shape[0] = int64_t(padded_length(size_t(part.field.shape[0])));
+    column.field.shape[0] = int64_t(most_padded(part.field));
     if (!sequence) sequence = &column;
   }
   if (!sequence) return columns;

@@ -28,6 +28,11 @@ struct SequenceExtent {
 constexpr size_t padded_length(size_t longest) {
   return (longest + 7) / 8 * 8;
 }
+// At most. Tokens are not padded beyond the longest sample, which is a language model's context.
+inline size_t most_padded(const TensorField& sequence) {
+  const auto longest = size_t(sequence.shape[0]);
+  return sequence.values > 0 ? longest : padded_length(longest);
+}
 
 // Keeps scratch memory between samples. Not for concurrent use: one per thread.
 class VolumeFields {
