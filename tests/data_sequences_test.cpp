@@ -346,6 +346,17 @@ TEST(Sequences, ArraysThatAreNotTokensAreRefused) {
   data->read(1, sample);
 }
 
+TEST(Sequences, TokensMayBeInAnArrayWithoutAName) {
+  const TempDir dir;
+  testing::ZipText zip(false);
+  zip.add(".npy", npy("|u1", "2, 3", std::string("\5\6\7\4\3\2", 6)));
+  write_file(dir / "a.npz", zip.text());
+  const auto data = open_dataset(env(), "npz:" + (dir / "a.npz") + ",vocabulary=9");
+  Sample sample;
+  data->read(1, sample);
+  EXPECT_EQ(testing::to_text(sample.bytes), "\4\3\3\2");
+}
+
 TEST(Sequences, HostileShardsAreRefused) {
   const TempDir dir;
   PackOptions packing;

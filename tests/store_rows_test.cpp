@@ -171,6 +171,20 @@ TEST_F(StoreRows, ASplitReadsPartsToo) {
   EXPECT_LT(asked(), whole * 9 / 10);
 }
 
+// Local shards beside far ones are read whole: their samples' checksums are checked.
+TEST_F(StoreRows, OnlyFarShardsAreReadInParts) {
+  StoreEnv with_store(env(), store);
+  const std::string here = folder / "s.shard", there = server.url("/s.shard");
+  for (const auto& [first, second] : {std::pair(here, there), std::pair(there, here)}) {
+    const auto both = open_dataset(with_store, "shard:" + first + "," + second);
+    EXPECT_EQ(both->request_bytes(), 0u);
+    const size_t local_at = first == here ? 0 : kRowSamples;
+    const size_t far_at = kRowSamples - local_at;
+    EXPECT_FALSE(both->size_of_parts(local_at).is_set());
+    EXPECT_TRUE(both->size_of_parts(far_at).is_set());
+  }
+}
+
 // Neighbours become one request, and caches serve whole samples again.
 TEST_F(StoreRows, WholeSamplesAreReadInOrderAndForACache) {
   uint64_t whole = 0;

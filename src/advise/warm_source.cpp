@@ -35,12 +35,14 @@ class View : public Dataset {
   uint64_t request_bytes() const override {
     return picks_.empty() ? source_->request_bytes() : UINT64_MAX;
   }
-  ImageSize size_of_parts(size_t index) const override { return source_->size_of_parts(index); }
+  ImageSize size_of_parts(size_t index) const override {
+    return source_->size_of_parts(pick(index));
+  }
   void advise_rows(size_t index, ImageRows rows) const override {
-    source_->advise_rows(index, rows);
+    if (picks_.empty()) source_->advise_rows(index, rows);
   }
   void read_rows(size_t index, ImageRows rows, Sample& out) const override {
-    source_->read_rows(index, rows, out);
+    source_->read_rows(pick(index), rows, out);
   }
 
  private:

@@ -44,7 +44,7 @@ class ShardSource : public IndexedSource {
     for (Shard& shard : shards_) {
       shard.end = end += shard.index.records.size();
       look_ahead_ = std::max(look_ahead_, shard.file->look_ahead());
-      if (shard.file->look_ahead() > 0)
+      if (is_far(shard))
         for (const ShardRecord& record : shard.index.records)
           check_far_size(record.size, shard.path);
     }
@@ -108,11 +108,15 @@ class ShardSource : public IndexedSource {
   ImageSize size_of_parts(size_t index) const override {
     const auto shard = holder_of(index);
     const ShardRecord& record = shard->index.records[index - shard->first()];
-    if (record.kind != uint16_t(PayloadKind::kSegmented)) return {};
+    // A local shard beside far ones is read whole, so that its checksums are checked.
+    if (!is_far(*shard) || record.kind != uint16_t(PayloadKind::kSegmented)) return {};
     return {int(record.height), int(record.width)};
   }
 
-  uint64_t request_bytes() const override { return shards_.front().file->request_bytes(); }
+  uint64_t request_bytes() const override {
+    const auto far = std::ranges::find_if(shards_, is_far);
+    return far == shards_.end() ? UINT64_MAX : far->file->request_bytes();
+  }
 
   int64_t label(size_t index) const override {
     const auto shard = holder_of(index);
@@ -143,6 +147,8 @@ class ShardSource : public IndexedSource {
   }
 
  private:
+  static bool is_far(const Shard& shard) { return shard.file->look_ahead() > 0; }
+
   // Sets all of `out` but its bytes.
   static const ShardRecord& describe(const Shard& shard, size_t local, Sample& out) {
     const ShardRecord& record = shard.index.records[local];

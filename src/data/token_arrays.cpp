@@ -70,7 +70,8 @@ std::unique_ptr<Dataset> split_tokens(std::unique_ptr<IndexedSource> source,
   size_t offset = 0, before = 0;
   const TensorField* tokens = nullptr;
   for (const TensorField& field : source->tensors()) {
-    const bool is_lengths = field.name == choice.lengths;
+    // An array may have an empty name.
+    const bool is_lengths = !choice.lengths.empty() && field.name == choice.lengths;
     if (!is_lengths && (tokens || field.is_target))
       fail(ErrorKind::kUsage,
            "vocabulary= is for an array of tokens, whose target is the next token, and the source "
