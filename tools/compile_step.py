@@ -69,8 +69,7 @@ def arguments():
                              "the shape of a sample")
     parser.add_argument("--python", default=os.environ.get("SATURATE_PYTHON"),
                         help="the Python to compile with (default $SATURATE_PYTHON, or this one)")
-    parser.add_argument("--double", action="store_true",
-                        help="computes in fp64, for comparison; no run accepts such a package")
+    parser.add_argument("--double", action="store_true", help="computes in fp64, for comparison; no run accepts it")
     parser.add_argument("--saturate", default=str(ROOT / "build/saturate"), help="the command")
     return parser.parse_args()
 
@@ -95,8 +94,7 @@ def output_of_saturate(args, *more):
     try:
         shown = subprocess.run([args.saturate, *more], capture_output=True, text=True)
     except OSError as error:
-        fail(f"cannot run {args.saturate}: {error.strerror}. Build it with make build, or give it "
-             "with --saturate")
+        fail(f"cannot run {args.saturate}: {error.strerror}. Build it with make build, or give it with --saturate")
     if shown.returncode != 0:
         sys.exit(shown.stderr.strip() or 1)
     return shown.stdout
@@ -108,8 +106,7 @@ def import_torch(args):
     except ImportError as error:
         fail(f"{sys.executable} cannot import torch ({error}). Give a Python that can with --python")
     found = re.search(r"^libtorch +(\S+)", output_of_saturate(args, "env"), re.MULTILINE)
-    built_with = found.group(1) if found else fail(f"{args.saturate} env prints no version of libtorch. Give the command "
-                                                   "saturate with --saturate")
+    built_with = found.group(1) if found else fail(f"{args.saturate} env prints no version of libtorch. Is it saturate?")
     if version_of(torch) != built_with:
         fail(f"{sys.executable} has torch {torch.__version__}, but saturate is built with {built_with}. "
              "Give a Python that has it with --python")
@@ -123,7 +120,6 @@ def version_of(torch):
 @dataclasses.dataclass
 class Samples:
     """Shapes and types (of torch, by name) of a sample's input and target."""
-
     images: bool
     input: tuple
     target: tuple
