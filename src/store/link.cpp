@@ -47,8 +47,7 @@ LinkUse link_use(const StoreCounts& before, const StoreCounts& after, double sec
 uint64_t bytes_while_waiting(const StoreCounts& counts) {
   const double receiving = counts.request_s - counts.waiting_s;
   if (counts.requests == 0 || receiving <= 0) return UINT64_MAX;
-  const double first_byte = counts.waiting_s / double(counts.requests);
-  return uint64_t(std::min(first_byte * double(counts.bytes) / receiving, 1e18));
+  return uint64_t(std::min(counts.least_first_byte_s * double(counts.bytes) / receiving, 1e18));
 }
 
 std::string link_text(const LinkUse& link) {

@@ -20,8 +20,9 @@ struct LinkUse {
 // The use from one look at the counts until another, `seconds` later.
 LinkUse link_use(const StoreCounts& before, const StoreCounts& after, double seconds);
 
-// Bytes that a request of these counts received, once they came, in the time until a first byte.
-// UINT64_MAX if nothing is known.
+// Bytes that a request of these counts received, once they came, in the least time until a first
+// byte: the others also waited for each other's bytes on a full link. UINT64_MAX if nothing is
+// known.
 uint64_t bytes_while_waiting(const StoreCounts& counts);
 
 // "12.3 MB/s in 410 requests/s; first byte after 18.0 ms (median), 55.0 ms (95th percentile); ...".

@@ -75,6 +75,7 @@ void RangeClient::add_counts(StoreCounts& counts) const {
   const MutexLock lock(mutex_);
   counts.request_s += request_s_;
   counts.waiting_s += waiting_s_;
+  counts.least_first_byte_s = least_first_byte_s_;
   counts.first_bytes_s.assign(first_bytes_s_.begin(), first_bytes_s_.end());
 }
 
@@ -109,10 +110,12 @@ bool RangeClient::send(const FetchPtr& fetch) {
   return true;
 }
 
-// The 95th percentile of recent requests.
-double RangeClient::late_after() const {
-  if (durations_.size() < kFewDurations) return INFINITY;
-  std::vector<double> sorted(durations_.begin(), durations_.end());
+// The 95th percentile of what recent requests would have taken for so many bytes.
+double RangeClient::late_after(uint64_t length) const {
+  if (paces_.size() < kFewDurations) return INFINITY;
+  std::vector<double> sorted;
+  for (const Pace& pace : paces_)
+    sorted.push_back(pace.first_byte_s + double(length) * pace.byte_s);
   const auto at = sorted.begin() + ptrdiff_t(sorted.size() * 95 / 100);
   std::nth_element(sorted.begin(), at, sorted.end());
   return std::max(*at, tuning_.second_least_s);
@@ -121,7 +124,7 @@ double RangeClient::late_after() const {
 // Sends a second request if the first is later than usual; the first good reply counts. One in ten
 // requests may have one, so that a link that is slow as a whole is not loaded twice.
 void RangeClient::watch_for_delay(const FetchPtr& fetch) {
-  const double late = late_after();
+  const double late = late_after(fetch->length);
   if (!std::isfinite(late)) return;
   transfers_.after(late, [this, fetch, attempt = fetch->attempts] {
     const bool waits = fetch->attempts == attempt && fetch->running.size() == 1;
@@ -143,8 +146,9 @@ void RangeClient::take_reply(const FetchPtr& fetch, uint64_t number, HttpReply&&
   bytes_ += reply.body.size();
   const ReplyVerdict verdict = judge_reply(*fetch->object, fetch->offset, fetch->length, reply);
   if (verdict.kind != ReplyKind::kGood) return take_failure(fetch, verdict, reply);
-  durations_.push_back(seconds);
-  if (durations_.size() > kMostDurations) durations_.pop_front();
+  const double first_byte = std::min(reply.first_byte_s, seconds);
+  paces_.push_back({first_byte, (seconds - first_byte) / double(fetch->length)});
+  if (paces_.size() > kMostDurations) paces_.pop_front();
   note_times(reply);
   finish(fetch, std::move(reply.body), nullptr);
 }
@@ -153,6 +157,7 @@ void RangeClient::note_times(const HttpReply& reply) {
   const MutexLock lock(mutex_);
   request_s_ += reply.seconds;
   waiting_s_ += reply.first_byte_s;
+  least_first_byte_s_ = std::min(least_first_byte_s_, reply.first_byte_s);
   first_bytes_s_.push_back(reply.first_byte_s);
   if (first_bytes_s_.size() > kMostDurations) first_bytes_s_.pop_front();
 }

@@ -58,7 +58,7 @@ class RangeClient {
   void finish(const FetchPtr& fetch, std::vector<std::byte>&& bytes, std::exception_ptr error);
   void fail_fetch(const FetchPtr& fetch, ErrorKind kind, const std::string& what,
                   const std::string& remedy);
-  double late_after() const;
+  double late_after(uint64_t length) const;
 
   Env& env_;
   const StoreOptions options_;
@@ -67,9 +67,13 @@ class RangeClient {
   std::atomic<uint64_t> requests_{0}, bytes_{0}, retries_{0}, second_{0};
   mutable Mutex mutex_;
   double request_s_ GUARDED_BY(mutex_) = 0, waiting_s_ GUARDED_BY(mutex_) = 0;
+  double least_first_byte_s_ GUARDED_BY(mutex_) = INFINITY;
   std::deque<double> first_bytes_s_ GUARDED_BY(mutex_);
   // Only for the transfers' thread:
-  std::deque<double> durations_;  // of the last transfers, seconds
+  struct Pace {
+    double first_byte_s, byte_s;  // seconds until the first byte, and for each
+  };
+  std::deque<Pace> paces_;  // of the last transfers
   RandomStream jitter_;
   int64_t warned_ns_ = INT64_MIN;
   Transfers transfers_;  // last: its thread uses all of the above

@@ -1,6 +1,7 @@
 // Numbers of a store that recipes do not set.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -34,6 +35,7 @@ struct StoreCounts {
   // Sums over requests that succeeded, seconds: from sending one until its end, and until its first
   // byte; and the latter of the last requests.
   double request_s = 0, waiting_s = 0;
+  double least_first_byte_s = INFINITY;  // the least of all requests
   std::vector<double> first_bytes_s = {};
 };
 
