@@ -88,7 +88,7 @@ class StoreRows : public ::testing::Test {
     const AugmentOptions augment = row_crops();
     CropRows rows(data, options, augment);
     rows.begin(epoch);
-    const ImageRows part = rows.of(index);
+    const ImageRows part = rows.choose(index);
     Sample sample;
     data.read(index, sample);
     const uint64_t size = sample.bytes.size();
@@ -169,6 +169,43 @@ TEST_F(StoreRows, ASplitReadsPartsToo) {
   uint64_t whole = 0;
   for (size_t i = 0; i < here->size(); ++i) whole += 2 * here->bytes(i);
   EXPECT_LT(asked(), whole * 9 / 10);
+}
+
+// A hundred images of a source that is far away.
+class FarImages : public Dataset {
+ public:
+  size_t size() const override { return 100; }
+  const std::vector<std::string>& classes() const override { return classes_; }
+  void read(size_t, Sample&) const override {}
+  uint64_t bytes(size_t) const override { return 1000; }
+  uint64_t look_ahead() const override { return 1'000'000; }
+  uint64_t request_bytes() const override { return a_request; }
+  ImageSize size_of_parts(size_t) const override { return {500, 400}; }
+  uint64_t a_request = UINT64_MAX;
+
+ private:
+  const std::vector<std::string> classes_ = {"a"};
+};
+
+TEST(CropRowChoice, ChangesWithTheLinkDuringAnEpochButNotForAnImage) {
+  FarImages data;
+  const LoaderOptions options = row_loader(1);
+  const AugmentOptions augment = row_crops();
+  CropRows rows(data, options, augment);
+  rows.begin(0);
+  EXPECT_TRUE(rows.choose(0).is_all());  // nothing is known of the link
+  data.a_request = 0;
+  int parts = 0;
+  for (uint32_t i = 1; i < 100; ++i) {
+    const ImageRows chosen = rows.choose(i), read = rows.of(i);
+    EXPECT_EQ(std::pair(read.first, read.end), std::pair(chosen.first, chosen.end));
+    parts += !read.is_all();
+  }
+  EXPECT_GT(parts, 50);
+  EXPECT_TRUE(rows.choose(0).is_all());
+  data.a_request = 999;  // a crop saves less
+  rows.begin(1);
+  for (uint32_t i = 0; i < 100; ++i) EXPECT_TRUE(rows.choose(i).is_all());
 }
 
 // Local shards beside far ones are read whole: their samples' checksums are checked.

@@ -2,7 +2,9 @@
 // function of the seed, the epoch, the sample and the image's size.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "saturate/data/augment.h"
 #include "saturate/data/dataset.h"
@@ -16,25 +18,32 @@ SampleTransform training_transform(const AugmentOptions& augment, const SampleKe
                                    int height);
 
 // Chooses the images of which only a part is read: those in random order, since neighbours are
-// fetched by one request, of a source where the bytes that this saves are worth a further request
-// (Dataset::request_bytes). That is measured before each epoch, so that announcing an image and
-// reading it come to the same result.
+// fetched by one request, of a source that is far away and where the bytes that this saves are
+// worth a further request (Dataset::request_bytes, as measured so far). An image is chosen when it
+// is announced, and read in the same way.
 class CropRows {
  public:
   // All must outlive this.
   CropRows(const Dataset& data, const LoaderOptions& options, const AugmentOptions& augment);
   // REQUIRES: no other thread uses this.
   void begin(uint32_t epoch);
+  // Called in the order of use, by one thread. A second call for an image repeats the first.
+  ImageRows choose(uint32_t index);
+  // As chosen, which must have happened before; all rows if it was not chosen. Any thread.
   ImageRows of(uint32_t index) const;
 
  private:
+  enum class Choice : uint8_t { kNone, kWhole, kPart };
+  ImageRows rows_of(uint32_t index, const ImageSize& size) const;
   const Dataset& data_;
   const LoaderOptions& options_;
   const AugmentOptions& all_epochs_;
-  const bool random_;
+  const bool may_choose_;
   AugmentOptions augment_;  // of the epoch
   uint32_t epoch_ = 0;
   uint64_t request_bytes_ = UINT64_MAX;
+  size_t chosen_ = 0;            // in this epoch
+  std::vector<Choice> choices_;  // by sample; empty: all are read whole
 };
 
 }  // namespace saturate

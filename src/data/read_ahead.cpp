@@ -9,6 +9,8 @@ namespace saturate {
 
 namespace {
 
+constexpr uint64_t kFirstBytes = 16 << 20;
+
 // A failure is reported by the read that meets it.
 void advise(const Dataset& data, ReadAdvice advice, size_t first, size_t count,
             ImageRows rows = {}) {
@@ -21,8 +23,7 @@ void advise(const Dataset& data, ReadAdvice advice, size_t first, size_t count,
 }  // namespace
 
 ReadAhead::ReadAhead(const Dataset& data, const ShuffleOptions& shuffle, uint64_t seed,
-                     size_t in_flight, bool idle, const LoaderOptions* training,
-                     const CropRows* rows)
+                     size_t in_flight, bool idle, const LoaderOptions* training, CropRows* rows)
     : data_(data),
       shuffle_(shuffle),
       seed_(seed),
@@ -45,7 +46,7 @@ void ReadAhead::start(uint32_t epoch, size_t place, const std::vector<uint32_t>&
   if (budget_ > 0) {
     withdraw();
     order_.assign(order.begin(), order.begin() + ptrdiff_t(end));
-    delivered_ = next_ = std::min(first, end);
+    delivered_ = next_ = first_ = std::min(first, end);
     if (batch_ > 0) look_at_later_epochs(epoch);
     return announce(delivered_);
   }
@@ -77,14 +78,16 @@ void ReadAhead::announce(size_t delivered) {
     sizes_.pop_front();
   }
   next_ = std::max(next_, delivered_);
+  // At first less, so that most rows are chosen when the link is known.
+  const uint64_t budget = delivered > first_ ? budget_ : std::min(budget_, kFirstBytes);
   for (; next_ < order_.size(); ++next_) {
     const uint64_t bytes = data_.bytes(order_[next_]);
-    if (sizes_.size() >= in_flight_ && announced_ + bytes > budget_) return;
+    if (sizes_.size() >= in_flight_ && announced_ + bytes > budget) return;
     ReadAdvice advice = ReadAdvice::kSoon;
     // An order of one machine needs none: it reads every sample once in each epoch, so that no
     // choice of samples to keep is better than another.
     if (batch_ > 0) advice.next_use = epoch_ + 1 + std::countr_zero(visits_[order_[next_]]);
-    advise(data_, advice, order_[next_], 1, rows_ ? rows_->of(order_[next_]) : ImageRows());
+    advise(data_, advice, order_[next_], 1, rows_ ? rows_->choose(order_[next_]) : ImageRows());
     sizes_.push_back(bytes);
     announced_ += bytes;
   }

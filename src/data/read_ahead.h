@@ -27,10 +27,10 @@ class ReadAhead {
  public:
   // Does nothing if the source needs no hints, or is `idle`: never read. At most `in_flight`
   // samples of this process after those delivered may have been read. `data` must outlive this.
-  // `training`: divides the epochs among machines; null: samples are not read again. `rows`: of the
-  // epoch's images that are read; null: all. They must outlive this.
+  // `training`: divides the epochs among machines; null: samples are not read again. `rows`:
+  // chooses the rows of images that are read; null: all. They must outlive this.
   ReadAhead(const Dataset& data, const ShuffleOptions& shuffle, uint64_t seed, size_t in_flight,
-            bool idle, const LoaderOptions* training = nullptr, const CropRows* rows = nullptr);
+            bool idle, const LoaderOptions* training = nullptr, CropRows* rows = nullptr);
   // Withdraws what has not been read.
   ~ReadAhead();
 
@@ -51,11 +51,12 @@ class ReadAhead {
   const ShuffleOptions shuffle_;
   const uint64_t seed_;
   const size_t in_flight_;
-  const CropRows* const rows_;    // may be null
+  CropRows* const rows_;          // may be null
   const uint64_t budget_;         // bytes announced and not delivered; 0: blocks are hinted
   std::vector<uint32_t> blocks_;  // of the epoch
   size_t next_ = 0;               // next of blocks_, or of order_, to hint
   std::vector<uint32_t> order_;   // of this process, up to the end
+  size_t first_ = 0;              // of order_, in this epoch
   size_t delivered_ = 0;          // of order_
   std::deque<uint64_t> sizes_;    // bytes of order_[delivered_, next_)
   uint64_t announced_ = 0;        // their sum
