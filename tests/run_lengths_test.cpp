@@ -10,13 +10,12 @@
 #include "tests/app_testing.h"
 #include "tests/array_testing.h"
 #include "tests/closure_graph.h"
+#include "tests/folder_run_testing.h"
 #include "tests/reduce_testing.h"
-#include "tests/trainer_testing.h"
 
 namespace saturate {
 namespace {
 
-using testing::error_of;
 using testing::npy;
 using testing::raw;
 using testing::TempDir;
@@ -26,10 +25,8 @@ constexpr const char* kSignals =
     "[optimizer]\nlr = 0.05\n[train]\nbatch = 16\nepochs = 3\nthreads = 1\ndevice = \"cpu\"\n"
     "[watch]\nevery = 1\n";
 
-class LengthRun : public ::testing::Test {
+class LengthRun : public testing::FolderRun {
  protected:
-  using Settings = std::vector<std::string>;
-
   // x [samples, longest, 2], n and y: noise around 0.6 or -0.6, by the class, and after a sample's
   // end 50 times the other class.
   std::string write_signals(int samples, int longest, uint64_t seed) const {
@@ -60,36 +57,11 @@ class LengthRun : public ::testing::Test {
     other_ = write_signals(101, 90, 10) + ",fields=x+n+y";
   }
 
-  Recipe recipe(const Settings& settings = {}) const {
+  Recipe recipe(const Settings& settings = {}) const override {
     Settings all = {"data.source=" + source_, "data.eval_source=" + other_};
     all.insert(all.end(), settings.begin(), settings.end());
     return parse_recipe(kSignals, "test", all);
   }
-  TrainerOptions options(const std::string& name) const {
-    return testing::saving_options(dir_ / name);
-  }
-  TrainResult train(const std::string& name, const Settings& settings = {}) const {
-    return Trainer(Env::posix(), recipe(settings), options(name)).run();
-  }
-  Checkpoint last(const std::string& name) const {
-    return find_checkpoint(Env::posix(), dir_ / name, [](const std::string&) {});
-  }
-  void expect_same_model(const std::string& found, const std::string& expected,
-                         double tolerance) const {
-    const Checkpoint a = last(found), b = last(expected);
-    ASSERT_EQ(a.model.size(), b.model.size());
-    for (size_t i = 0; i < a.model.size(); ++i)
-      EXPECT_LE((a.model[i].tensor - b.model[i].tensor).abs().max().item<double>(), tolerance)
-          << a.model[i].name;
-  }
-  void expect_refused(const Settings& settings, const std::string& problem) const {
-    const Error error =
-        error_of([&] { Trainer(Env::posix(), recipe(settings), options("refused")); });
-    EXPECT_EQ(error.exit_code(), 2) << error.what();
-    EXPECT_NE(std::string(error.what()).find(problem), std::string::npos) << error.what();
-  }
-
-  TempDir dir_;
   std::string source_, other_;
 };
 

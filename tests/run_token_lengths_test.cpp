@@ -7,8 +7,8 @@
 #include "saturate/trainer.h"
 #include "tests/app_testing.h"
 #include "tests/array_testing.h"
+#include "tests/folder_run_testing.h"
 #include "tests/reduce_testing.h"
-#include "tests/trainer_testing.h"
 
 namespace saturate {
 namespace {
@@ -22,10 +22,8 @@ constexpr const char* kCounting =
     "lr = 0.005\n[train]\nbatch = 16\nepochs = 2\nthreads = 1\ndevice = \"cpu\"\n[watch]\n"
     "every = 1\n";
 
-class TokenRun : public ::testing::Test {
+class TokenRun : public testing::FolderRun {
  protected:
-  using Settings = std::vector<std::string>;
-
   void SetUp() override {
     testing::write_file(dir_ / "a.npz", testing::counting_npz(320, 30));
     testing::write_file(dir_ / "b.npz", testing::counting_npz(53, 20));
@@ -33,38 +31,11 @@ class TokenRun : public ::testing::Test {
   std::string source(const std::string& name, const std::string& vocabulary = "11") const {
     return "npz:" + (dir_ / name) + ",lengths=n,vocabulary=" + vocabulary;
   }
-  Recipe recipe(const Settings& settings = {}) const {
+  Recipe recipe(const Settings& settings = {}) const override {
     Settings all = {"data.source=" + source("a.npz"), "data.eval_source=" + source("b.npz")};
     all.insert(all.end(), settings.begin(), settings.end());
     return parse_recipe(kCounting, "test", all);
   }
-  TrainerOptions options(const std::string& name) const {
-    return testing::saving_options(dir_ / name);
-  }
-  TrainResult train(const std::string& name, const Settings& settings = {}) const {
-    return Trainer(Env::posix(), recipe(settings), options(name)).run();
-  }
-  Checkpoint last(const std::string& name) const {
-    return find_checkpoint(Env::posix(), dir_ / name, [](const std::string&) {});
-  }
-  void expect_same_model(const std::string& found, const std::string& expected,
-                         double tolerance) const {
-    const Checkpoint a = last(found), b = last(expected);
-    ASSERT_EQ(a.model.size(), b.model.size());
-    for (size_t i = 0; i < a.model.size(); ++i)
-      EXPECT_LE((a.model[i].tensor - b.model[i].tensor).abs().max().item<double>(), tolerance)
-          << a.model[i].name;
-  }
-  void expect_refused(const Settings& settings, const std::string& problem,
-                      const std::string& remedy = "") const {
-    const Error error =
-        error_of([&] { Trainer(Env::posix(), recipe(settings), options("refused")); });
-    EXPECT_EQ(error.exit_code(), 2) << error.what();
-    EXPECT_NE(std::string(error.what()).find(problem), std::string::npos) << error.what();
-    EXPECT_NE(error.remedy().find(remedy), std::string::npos) << error.what();
-  }
-
-  TempDir dir_;
 };
 
 // Every token but a sample's first is known from the one before it.

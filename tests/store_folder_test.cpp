@@ -89,17 +89,7 @@ std::string epoch_of(const Dataset& data, int threads) {
   AugmentOptions augment;
   augment.size = 8;
   augment.crop = CropKind::kRandomResized;
-  Loader loader(data, options, augment);
-  std::string all;
-  for (uint32_t epoch = 0; epoch < 2; ++epoch) {
-    loader.start_epoch(epoch);
-    for (Batch batch; loader.next(batch);) {
-      for (const BatchSample& sample : batch.samples)
-        all += std::to_string(sample.index) + ":" + std::to_string(sample.label) + " ";
-      all += testing::to_text({batch.pixels.get(), batch.count() * 8 * 8 * 3});
-    }
-  }
-  return all;
+  return testing::epochs_of(data, options, augment);
 }
 
 TEST_F(StoreFolder, HasTheSamplesOfTheLocalFolderInItsOrder) {

@@ -106,20 +106,8 @@ class StoreRows : public ::testing::Test {
   size_t opening = 0;
 };
 
-// The samples and pixels of two epochs.
 std::string pixels_of(const Dataset& data, const LoaderOptions& options) {
-  const AugmentOptions augment = row_crops();
-  Loader loader(data, options, augment);
-  std::string all;
-  for (uint32_t epoch = 0; epoch < 2; ++epoch) {
-    loader.start_epoch(epoch);
-    for (Batch batch; loader.next(batch);) {
-      for (const BatchSample& sample : batch.samples)
-        all += std::to_string(sample.index) + ":" + std::to_string(sample.label) + " ";
-      all += testing::to_text({batch.pixels.get(), batch.count() * 40 * 40 * 3});
-    }
-  }
-  return all;
+  return testing::epochs_of(data, options, row_crops());
 }
 
 TEST_F(StoreRows, PixelsEqualThoseOfTheLocalShardForFewerBytes) {
@@ -238,26 +226,9 @@ TEST_F(StoreRows, WholeSamplesAreReadInOrderAndForACache) {
   EXPECT_EQ(pixels_of(*far, row_loader(2)), pixels_of(*local, row_loader(1)));
 }
 
-// The budget of what is fetched ahead would be used up otherwise.
 TEST_F(StoreRows, AnAbandonedEpochWithdrawsBothRanges) {
-  const AugmentOptions augment = row_crops();
-  for (int i = 0; i < 30; ++i) {
-    Loader loader(*far, row_loader(2), augment);
-    loader.start_epoch(uint32_t(i));
-    Batch batch;
-    if (i % 2) loader.next(batch);
-    loader.start_epoch(uint32_t(i) + 50, 3);
-    if (i % 3) loader.next(batch);
-  }
-  const size_t before = server.asks().size();
-  far->advise(ReadAdvice::kSoon, kRowSamples - 2, 1);
-  const auto is_asked_for = [&] {
-    const auto asks = server.asks();
-    return std::any_of(asks.begin() + ptrdiff_t(before), asks.end(), [&](const HttpAsk& ask) {
-      return ask.length() == far->bytes(kRowSamples - 2);
-    });
-  };
-  EXPECT_TRUE(testing::wait_for(is_asked_for));
+  testing::expect_withdrawn(*far, row_loader(2), row_crops(), 30, server, "/s.shard",
+                            kRowSamples - 2);
 }
 
 // A damaged table: the whole sample is read, and its checksum is wrong.

@@ -161,24 +161,8 @@ TEST_F(StoreSource, AnAbandonedEpochLeavesNoMemoryInUse) {
   const auto there = open_far(far("shard"));
   AugmentOptions augment;
   augment.size = 8;
-  for (int i = 0; i < 20; ++i) {
-    Loader loader(*there, loader_options(2, ShuffleMode::kFull), augment);
-    loader.start_epoch(uint32_t(i));
-    Batch batch;
-    if (i % 2) loader.next(batch);
-    loader.start_epoch(uint32_t(i) + 50, 3);
-    if (i % 3) loader.next(batch);
-  }
-  // If the budget were used up, the last sample would not be fetched ahead any more.
-  const size_t before = server.asks().size();
-  there->advise(ReadAdvice::kSoon, kFarSamples - 1, 1);
-  const auto is_asked_for = [&] {
-    const auto asks = server.asks();
-    return std::any_of(asks.begin() + ptrdiff_t(before), asks.end(), [&](const HttpAsk& ask) {
-      return ask.path == "/1.shard" && ask.length() == there->bytes(kFarSamples - 1);
-    });
-  };
-  EXPECT_TRUE(testing::wait_for(is_asked_for));
+  testing::expect_withdrawn(*there, loader_options(2, ShuffleMode::kFull), augment, 20, server,
+                            "/1.shard", kFarSamples - 1);
 }
 
 TEST_F(StoreSource, CachedSamplesAreNotFetchedAhead) {

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "saturate/data/loader.h"
 #include "store/store_tuning.h"
 #include "tests/data_testing.h"
 #include "tests/port_testing.h"
@@ -244,6 +246,46 @@ inline bool wait_for(const std::function<bool()>& holds) {
   for (int i = 0; i < 60'000 && !holds(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return holds();
+}
+
+// The samples and pixels of two epochs, of uint8.
+inline std::string epochs_of(const Dataset& data, const LoaderOptions& options,
+                             const AugmentOptions& augment) {
+  Loader loader(data, options, augment);
+  const size_t bytes = size_t(augment.size.height) * size_t(augment.size.width) * 3;
+  std::string all;
+  for (uint32_t epoch = 0; epoch < 2; ++epoch) {
+    loader.start_epoch(epoch);
+    for (Batch batch; loader.next(batch);) {
+      for (const BatchSample& sample : batch.samples)
+        all += std::to_string(sample.index) + ":" + std::to_string(sample.label) + " ";
+      all += to_text({batch.pixels.get(), batch.count() * bytes});
+    }
+  }
+  return all;
+}
+
+// Abandons `count` epochs; then expects that sample `index`, of the object `path`, is still fetched
+// ahead, as it would not be if what was announced for them had kept the budget.
+inline void expect_withdrawn(const Dataset& data, const LoaderOptions& options,
+                             const AugmentOptions& augment, int count, const StoreServer& server,
+                             const std::string& path, size_t index) {
+  for (int i = 0; i < count; ++i) {
+    Loader loader(data, options, augment);
+    loader.start_epoch(uint32_t(i));
+    Batch batch;
+    if (i % 2) loader.next(batch);
+    loader.start_epoch(uint32_t(i) + 50, 3);
+    if (i % 3) loader.next(batch);
+  }
+  const size_t before = server.asks().size();
+  data.advise(ReadAdvice::kSoon, index, 1);
+  EXPECT_TRUE(wait_for([&] {
+    const auto asks = server.asks();
+    return std::any_of(asks.begin() + ptrdiff_t(before), asks.end(), [&](const HttpAsk& ask) {
+      return ask.path == path && ask.length() == data.bytes(index);
+    });
+  }));
 }
 
 // Sets an environment variable while it exists; null removes it.

@@ -119,7 +119,7 @@ class Ledger {
   // own cost. REQUIRES: no scope is open.
   void set_enabled(bool enabled);
 
-  // So much of the present scope, which charges kWait, was the network's.
+  // Counts `ns` of the current scope, which charges kWait, as the network's. Ignored in others.
   void add_network_wait(int64_t ns);
 
   // Everything charged since construction, up to now.

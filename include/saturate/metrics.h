@@ -39,7 +39,7 @@ struct Metrics {
 
   // The weight of the means: labelled pixels in segmentation, else samples without overflow.
   double weight() const;
-  // Sets the loss and the values to NaN, that is, unknown, if there are samples, but weight() is 0.
+  // If there are samples but weight() is 0, sets the loss and the values to NaN: they are unknown.
   void clear_if_uncounted();
   // Empty if there is none of that name.
   std::optional<double> value(std::string_view name) const;

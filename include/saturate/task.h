@@ -107,7 +107,7 @@ std::unique_ptr<const Task> multilabel(int64_t values);
 std::unique_ptr<const Task> language(int64_t vocabulary, bool varies = false);
 
 // The recipe's task, with the model's own loss if it has one. Valid as long as the model.
-// `outputs`: ModelInput::outputs. kAuto is classification. `varies`: as of language().
+// `outputs`: ModelInput::outputs. kAuto is classification. `varies`: as for language().
 std::unique_ptr<const Task> make_task(const TrainOptions& train, int64_t outputs,
                                       const ModelFacets& facets, bool varies = false);
 

@@ -160,7 +160,7 @@ int eval(const EvalArguments& arguments) {
   report_skipped(evaluator);
   print_metrics(metrics, unit, averaged ? path + ", averaged weights" : path);
   std::optional<ClassResults> by_class;
-  if (classifies || kind == TaskKind::kSegment)
+  if (classifies || (kind == TaskKind::kSegment && metrics.weight() > 0))
     by_class = results_of(answers, metrics, checkpoint.classes);
   if (by_class) fmt::print("\n{}", format_class_results(*by_class));
   if (!arguments.json.empty()) write_json(env, arguments.json, metrics, by_class);

@@ -1,4 +1,4 @@
-// Tells whom a thread works for that the thread waits for a store's bytes.
+// Reports when a thread waits for bytes of a store, without the store knowing who is interested.
 #pragma once
 
 #include <functional>
@@ -8,7 +8,7 @@ namespace saturate {
 // Called on the waiting thread: with true when a wait begins, with false when it ends.
 using NetworkWaitListener = std::function<void(bool waits)>;
 
-// The listener of this thread while this exists.
+// Sets the listener of this thread while this exists.
 class NetworkWaitScope {
  public:
   explicit NetworkWaitScope(NetworkWaitListener listener);
@@ -20,7 +20,7 @@ class NetworkWaitScope {
   NetworkWaitListener before_;
 };
 
-// This thread waits for a store while this exists. Waits do not nest.
+// Marks a wait for a store, from construction to destruction, on one thread. Waits do not nest.
 class NetworkWait {
  public:
   NetworkWait();

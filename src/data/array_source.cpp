@@ -248,8 +248,7 @@ void mark_sequences(std::vector<StoredArray>& arrays, const ArrayChoice& choice,
          "Name the array of the samples' lengths with lengths=NAME");
   if (choice.lengths.empty()) return;
   const TensorField& lengths = find_array(arrays, choice.lengths, path)->field;
-  if (!lengths.shape.empty() || !is_whole(lengths.type) || lengths.type == ElementType::kBool ||
-      lengths.is_target)
+  if (!lengths.shape.empty() || !is_integer(lengths.type) || lengths.is_target)
     fail(ErrorKind::kUsage, "array \"" + choice.lengths + "\" is not one of lengths", path,
          "Name an array [samples] of whole numbers, which is not the target, with lengths=NAME");
   for (const std::string& name : choice.sequences)

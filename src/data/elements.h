@@ -28,5 +28,9 @@ const ElementRow* find_element(std::string_view ElementRow::*format, std::string
 inline bool is_whole(ElementType type) {
   return type < ElementType::kFloat16;
 }
+// Without bool: such a column is int64 for a model, all others float32.
+inline bool is_integer(ElementType type) {
+  return is_whole(type) && type != ElementType::kBool;
+}
 
 }  // namespace saturate

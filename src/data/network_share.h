@@ -9,8 +9,8 @@
 
 namespace saturate {
 
-// Not safe for concurrent use. Call each method before the change that it is told of; `working`:
-// threads that have samples to fill, up to now. Times must not go back.
+// Not safe for concurrent use. Call each method before the state that it names changes. `working`:
+// threads with samples to fill, until `now`, which never decreases.
 class NetworkShare {
  public:
   using Time = std::chrono::steady_clock::time_point;

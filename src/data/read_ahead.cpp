@@ -9,7 +9,7 @@ namespace saturate {
 
 namespace {
 
-constexpr uint64_t kFirstBytes = 16 << 20;
+constexpr uint64_t kFirstBytes = 16 << 20;  // announced before the first batch
 
 // A failure is reported by the read that meets it.
 void advise(const Dataset& data, ReadAdvice advice, size_t first, size_t count,
@@ -78,7 +78,7 @@ void ReadAhead::announce(size_t delivered) {
     sizes_.pop_front();
   }
   next_ = std::max(next_, delivered_);
-  // At first less, so that most rows are chosen when the link is known.
+  // Less at first, so that the rows of most images are chosen when the link has been measured.
   const uint64_t budget = delivered > first_ ? budget_ : std::min(budget_, kFirstBytes);
   for (; next_ < order_.size(); ++next_) {
     const uint64_t bytes = data_.bytes(order_[next_]);

@@ -84,8 +84,8 @@ std::unique_ptr<Dataset> split_tokens(std::unique_ptr<IndexedSource> source,
     }
     before += field.bytes();
   }
-  if (tokens->shape.size() != 1 || tokens->shape[0] < 2 || !is_whole(tokens->type) ||
-      tokens->type == ElementType::kBool || tokens->name == "y")
+  if (tokens->shape.size() != 1 || tokens->shape[0] < 2 || !is_integer(tokens->type) ||
+      tokens->name == "y")
     fail(ErrorKind::kUsage, "array \"" + tokens->name + "\" is not one of tokens", path,
          "Give whole numbers [samples, 2 tokens or more], in an array not named y");
   for (size_t i = 0; tokens->is_sequence && i < source->size(); ++i)

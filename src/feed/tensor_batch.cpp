@@ -51,17 +51,13 @@ bool is_input_sequence(const TensorField& field) {
   return field.is_sequence && !field.is_target && field.name != "mask";
 }
 
-bool counts(ElementType type) {
-  return is_whole(type) && type != ElementType::kBool;
-}
-
 // The tokens of varying length whose target is the token after each; null if they are none.
 const TensorField* token_sequence(std::span<const TensorField> fields) {
   const TensorField* const target = target_of(fields);
   const auto tokens = std::ranges::find_if(fields, is_input_sequence);
   if (!target || !target->is_sequence || std::ranges::count_if(fields, is_input_sequence) != 1 ||
       tokens->shape.size() != 1 || tokens->shape != target->shape || tokens->values == 0 ||
-      tokens->values != target->values || !counts(tokens->type) || !counts(target->type))
+      tokens->values != target->values || !is_integer(tokens->type) || !is_integer(target->type))
     return nullptr;
   return &*tokens;
 }
@@ -107,7 +103,7 @@ at::Tensor finished_column(const BatchColumn& column, int64_t count, const at::T
 }
 
 at::Tensor in_type(const at::Tensor& column, ElementType type) {
-  return column.to(counts(type) ? at::kLong : at::kFloat);
+  return column.to(is_integer(type) ? at::kLong : at::kFloat);
 }
 
 // [N, D, H, W] or [N, D, H, W, C] as [N, C, D, H, W]; levels as numbers from 0 to 1.
@@ -149,7 +145,7 @@ TensorField input_of_sequences(const std::vector<TensorField>& inputs) {
       joined.shape[0] += int64_t(field.bytes() / bytes_of(field.type)) / field.shape[0];
       joined.shape[1] = field.shape[0];
     } else if (!field.is_sequence &&
-               (!counts(field.type) || !field.shape.empty() || ++others > 1)) {
+               (!is_integer(field.type) || !field.shape.empty() || ++others > 1)) {
       fail(ErrorKind::kUsage,
            "samples of varying length also have the field " + field.name + " of one size",
            "data.source", "Leave it out with ,fields=NAME+NAME");
@@ -229,7 +225,7 @@ TensorField input_of(std::span<const TensorField> fields) {
     return inputs[0];
   }
   if (inputs.size() == 1) {
-    inputs[0].type = counts(inputs[0].type) ? ElementType::kInt64 : ElementType::kFloat32;
+    inputs[0].type = is_integer(inputs[0].type) ? ElementType::kInt64 : ElementType::kFloat32;
     return inputs[0];
   }
   TensorField joined{"", ElementType::kFloat32, {0}};

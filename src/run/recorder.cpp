@@ -250,6 +250,7 @@ std::optional<Metrics> Recorder::close_epoch(const RunPosition& position) {
   Ledger::Scope host(run_.ledger, Phase::kHost);
   record_steps(position);
   if (epoch_metrics_.samples == 0) return std::nullopt;
+  epoch_metrics_.clear_if_uncounted();
   if (epoch_metrics_.overflowed == epoch_metrics_.samples &&
       position.step - sound_step_ >= kMostOverflows)
     fail_overflow(position.step);

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/printable.h"
+#include "base/text.h"
 #include "saturate/data/error.h"
 #include "saturate/data/recipe.h"
 
@@ -57,13 +58,6 @@ int64_t number_in_model(const std::vector<std::string>& classes, const std::stri
   return found == classes.end() ? -1 : found - classes.begin();
 }
 
-// Whether each class is named by its number, such as 7 or 07.
-bool are_numbered(const std::vector<std::string>& classes) {
-  for (size_t i = 0; i < classes.size(); ++i)
-    if (!same_number(classes[i], std::to_string(i))) return false;
-  return true;
-}
-
 constexpr std::string_view kBatchKeys[] = {"seed", "train.batch"};
 // Which tensors a checkpoint holds, and their shapes. A section stands for its keys.
 constexpr std::string_view kTensorKeys[] = {
@@ -89,6 +83,12 @@ std::string changes_of(std::span<const std::string_view> keys, const Recipe& sav
 }
 
 }  // namespace
+
+bool are_numbered(const std::vector<std::string>& classes) {
+  for (size_t i = 0; i < classes.size(); ++i)
+    if (parsed_number<size_t>(classes[i]) != i) return false;
+  return true;
+}
 
 std::vector<int64_t> labels_in_model(const std::vector<std::string>& classes, const Dataset& data,
                                      const std::string& source, int64_t outputs) {

@@ -85,9 +85,8 @@ void require_masks(TaskKind task, const Dataset& data, const std::string& source
 void resolve_tensors(Recipe& recipe, const Dataset& data);
 // "x, float32 [8]; y, float32 [], the target".
 std::string tensors_text(const std::vector<TensorField>& fields);
-// "samples: input float32 [10], target int64 []", as in a batch but for the samples' dimension,
-// with
-// ", of varying length" for sequences, of which these are the longest.
+// "samples: input float32 [10], target int64 []", as in a batch but for the samples' dimension. Of
+// sequences these are the longest, and ", of varying length" follows.
 std::string shapes_text(const std::vector<TensorField>& fields);
 // Fails with kUsage if the samples of an evaluation source differ in form from `fields`, those of
 // the training source.

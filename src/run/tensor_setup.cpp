@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/text.h"
 #include "data/elements.h"
 #include "recipe/option_row.h"
+#include "run/same_run.h"
 #include "run/setup.h"
 #include "saturate/data/error.h"
 
@@ -19,13 +19,6 @@ std::string described(const TensorField& field) {
   return fmt::format(
       "{}, {} [{}]{}", field.name, element_name(field.type), fmt::join(field.shape, ", "),
       field.values > 0 && !field.shape.empty() ? fmt::format(" below {}", field.values) : "");
-}
-
-// Whether each class is named by its number, such as 7 or 07: a label is then the value.
-bool are_numbers(const std::vector<std::string>& classes) {
-  for (size_t i = 0; i < classes.size(); ++i)
-    if (parsed_number<size_t>(classes[i]) != i) return false;
-  return true;
 }
 
 void refuse(bool is_set, const char* key, const std::string& problem, const std::string& remedy) {
@@ -147,7 +140,7 @@ void resolve_tensors(Recipe& recipe, const Dataset& data) {
     fail(ErrorKind::kUsage,
          "the target " + described(*target) + " is of varying length, which only tokens are",
          source,
-         "Name the arrays that vary, without the target, with ,sequence=NAME+NAME; for tokens set "
+         "Name the arrays that vary, without the target, with ,sequence=NAME+NAME. Tokens need "
          "train.task=language, and ,vocabulary=N in the source");
   const bool has_voxels = labelled_volume(data.tensors()) != nullptr;
   if (task == TaskKind::kAuto) task = task_for(data.tensors(), *target, has_voxels, source);
@@ -166,7 +159,7 @@ void resolve_tensors(Recipe& recipe, const Dataset& data) {
   refuse(recipe.train.loss != RegressionLoss::kMse && task != TaskKind::kRegress, "train.loss",
          "is for train.task=regress", "Remove it");
   const bool has_values = task == TaskKind::kRegress || task == TaskKind::kMultilabel;
-  if (has_values && is_class(*target) && !are_numbers(data.classes()))
+  if (has_values && is_class(*target) && !are_numbered(data.classes()))
     fail(ErrorKind::kUsage, "the target is a class with a name, not a number", source,
          "Remove train.task, or ,classes=true");
   if (has_values) set_outputs(recipe, *target);
@@ -186,8 +179,8 @@ std::string shapes_text(const std::vector<TensorField>& fields) {
   TensorField target = *target_of(fields);
   if (labelled_volume(fields)) target.shape.resize(3);  // without channels
   const auto text = [](const TensorField& field) {
-    const bool counts = is_whole(field.type) && field.type != ElementType::kBool;
-    return fmt::format("{} [{}]", counts ? "int64" : "float32", fmt::join(field.shape, ", "));
+    return fmt::format("{} [{}]", is_integer(field.type) ? "int64" : "float32",
+                       fmt::join(field.shape, ", "));
   };
   return fmt::format("samples: input {}, target {}{}", text(input), text(target),
                      input.is_sequence ? ", of varying length" : "");
