@@ -114,6 +114,7 @@ bool RangeClient::send(const FetchPtr& fetch) {
 double RangeClient::late_after(uint64_t length) const {
   if (paces_.size() < kFewDurations) return INFINITY;
   std::vector<double> sorted;
+  sorted.reserve(paces_.size());
   for (const Pace& pace : paces_)
     sorted.push_back(pace.first_byte_s + double(length) * pace.byte_s);
   const auto at = sorted.begin() + ptrdiff_t(sorted.size() * 95 / 100);
