@@ -212,6 +212,40 @@ TEST_F(StoreAhead, AFailureAheadIsNotTheReaders) {
   EXPECT_EQ(read_range(store, object, 20'000, 1'000), text.substr(20'000, 1'000));
 }
 
+TEST_F(StoreAhead, MoreAreRequestedAtATimeWhereRepliesAreLate) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_requests = 2;
+  tuning.most_ahead_requests = 6;
+  std::atomic<int> now{0}, most{0};
+  server.tamper([&](const HttpAsk&, HttpAnswer&) {
+    const int running = ++now;
+    if (running > most) most = running;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    --now;
+  });
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  for (uint64_t i = 0; i < 40; ++i) store.announce(object, 2'000 + i * 4'900, 100);
+  ASSERT_TRUE(asked(40));
+  EXPECT_GT(most, 3);
+  EXPECT_LE(most, 6);
+}
+
+TEST_F(StoreAhead, PartsDoNotPayWhileTheReadersAreSlowerThanTheLink) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_bytes = 10'000;
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  for (uint64_t i = 1; i <= 6; ++i) store.announce(object, i * 20'000, 1'000);
+  ASSERT_TRUE(wait_for([&] { return store.request_bytes() == UINT64_MAX; }));
+  read_range(store, object, 20'000, 1'000);
+  EXPECT_LT(store.request_bytes(), UINT64_MAX) << "half of the budget is free";
+  store.announce(object, 20'000, 1'000);
+  ASSERT_TRUE(wait_for([&] { return store.request_bytes() == UINT64_MAX; }));
+  store.forget(object, 100'000, 30'000);
+  EXPECT_LT(store.request_bytes(), UINT64_MAX);
+}
+
 TEST_F(StoreAhead, ManyReadersGetTheirOwnBytes) {
   StoreTuning tuning = quick_tuning();
   tuning.ahead_bytes = 20'000;

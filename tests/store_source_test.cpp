@@ -6,6 +6,7 @@
 
 #include "data/sample_writer.h"
 #include "data/shard_format.h"
+#include "data/tar_format.h"
 #include "saturate/data/input.h"
 #include "saturate/data/loader.h"
 #include "store/object_store.h"
@@ -155,6 +156,24 @@ TEST_F(StoreSource, AsksOnlyForBytesThatSamplesNeed) {
   // Between neighbours lies padding.
   EXPECT_LE(asked, needed + asks.size() * 64);
   EXPECT_LE(asks.size() - opening, used.size());
+}
+
+TEST_F(StoreSource, OpeningAnArchiveOfPairsReadsLittleOfIt) {
+  std::string archive;
+  const auto add = [&](const std::string& name, std::string payload) {
+    const auto header = make_tar_header(name, payload.size());
+    payload.resize(tar_padded(payload.size()));
+    archive += testing::to_text(header) + payload;
+  };
+  for (int i = 0; i < 20; ++i) {
+    add(std::to_string(i) + ".jpg", std::string(80'000, 'j'));
+    add(std::to_string(i) + ".cls", "1");
+    add(std::to_string(i) + ".json", "{}");
+  }
+  server.put("/pairs.tar", archive + std::string(10'240, '\0'));
+  const uint64_t before = store->counts().bytes;
+  EXPECT_EQ(open_far("tar:" + server.url("/pairs.tar"))->size(), 20u);
+  EXPECT_LT(store->counts().bytes - before, 21u * 4'608 + 20'480) << "some 4 KB for each image";
 }
 
 TEST_F(StoreSource, AnAbandonedEpochLeavesNoMemoryInUse) {

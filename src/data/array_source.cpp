@@ -256,7 +256,7 @@ void mark_sequences(std::vector<StoredArray>& arrays, const ArrayChoice& choice,
   std::vector<TensorField> fields;
   for (StoredArray& array : arrays) {
     TensorField& field = array.field;
-    if (choice.sequences.empty()) field.is_sequence = !field.is_target && &field != &lengths;
+    if (choice.sequences.empty()) field.is_sequence = !field.is_target && !field.shape.empty();
     fields.push_back(field);
   }
   if (const char* reason = why_no_sequences(fields))

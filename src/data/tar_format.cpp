@@ -161,11 +161,11 @@ std::vector<std::byte> make_tar_header(const std::string& name, uint64_t size) {
   return {bytes.begin(), bytes.end()};
 }
 
-// Archives of small files are read sequentially in large pieces; large payloads are skipped by
-// seeking, so that little of the archive is read.
+// Headers that are close to each other are read in windows that grow; larger payloads are skipped,
+// so that little of the archive is read.
 namespace {
 
-constexpr uint64_t kSmallPayload = 32 << 10;  // below this, reading on is cheaper than seeking
+constexpr uint64_t kSmallGap = 32 << 10;  // below this, reading on is cheaper than another read
 constexpr uint64_t kWindow = 1 << 20;
 constexpr uint64_t kSeekWindow = 4 << 10;  // a header, its pax header and a long name
 constexpr uint64_t kMaxMetadata = 1 << 20;
@@ -211,11 +211,20 @@ void TarScanner::fail_truncated(uint64_t offset) const {
        path_, "Fetch or create it again");
 }
 
+// Of a store, more if the bytes come sooner than a further reply would.
+uint64_t TarScanner::gap_worth_reading() const {
+  const uint64_t worth = file_->request_bytes();
+  return worth == UINT64_MAX ? kSmallGap : std::max(worth, kSmallGap);
+}
+
 std::span<const std::byte, kTarBlock> TarScanner::block_at(uint64_t offset) {
   if (offset > file_->size() || file_->size() - offset < kTarBlock)
     fail_truncated(offset + kTarBlock);
-  if (offset < window_start_ || offset + kTarBlock > window_start_ + window_.size()) {
-    const uint64_t want = last_size_ > kSmallPayload ? kSeekWindow : kWindow;
+  const uint64_t end = window_start_ + window_.size();
+  if (offset < window_start_ || offset + kTarBlock > end) {
+    const bool reads_on = offset >= window_start_ && offset < end + gap_worth_reading();
+    const uint64_t want =
+        reads_on ? std::clamp<uint64_t>(4 * window_.size(), kSeekWindow, kWindow) : kSeekWindow;
     window_.resize(size_t(std::min(want, file_->size() - offset)));
     window_start_ = offset;
     file_->read_at(offset, window_);
@@ -252,7 +261,6 @@ std::optional<std::string> TarScanner::text(const TarMember& member) {
 // file. Any other data is an error.
 bool TarScanner::skip_end_marker() {
   const uint64_t marker_at = position_;
-  last_size_ = 0;
   for (++archives_; file_->size() - position_ >= kTarBlock; position_ += kTarBlock) {
     const auto block = block_at(position_);
     if (is_zero(block)) continue;
@@ -297,7 +305,6 @@ bool TarScanner::next(TarMember& out) {
     if (header.type == '1' || header.type == '2') header.size = 0;
     if (!about_next && pax.size) header.size = *pax.size;
     check_payload(payload_at, header.size);
-    last_size_ = header.size;
     position_ = payload_at + tar_padded(header.size);
 
     if (header.type == 'L') {

@@ -71,6 +71,7 @@ class TarScanner {
   std::optional<std::string> text(const TarMember& member);
 
  private:
+  uint64_t gap_worth_reading() const;
   std::span<const std::byte, kTarBlock> block_at(uint64_t offset);
   std::string text_at(uint64_t offset, uint64_t size);
   bool skip_end_marker();
@@ -82,7 +83,6 @@ class TarScanner {
   std::string path_;
   std::unique_ptr<ReadableFile> file_;
   uint64_t position_ = 0;          // of the next header
-  uint64_t last_size_ = 0;         // payload of the last member
   int archives_ = 0;               // end markers seen
   std::vector<std::byte> window_;  // read ahead from window_start_
   uint64_t window_start_ = 0;

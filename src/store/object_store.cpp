@@ -8,7 +8,6 @@
 #include "base/cancel.h"
 #include "base/network_wait.h"
 #include "saturate/data/error.h"
-#include "store/link.h"
 
 namespace saturate {
 namespace {
@@ -175,12 +174,14 @@ void ObjectStore::drop(std::map<Key, PiecePtr>::iterator at) {
   // The memory of a range that is still loading is in use until it has come.
   if (piece.state != Piece::State::kLoading && std::exchange(piece.held, false))
     held_ -= piece.length;
+  if (piece.state == Piece::State::kReady) ready_ -= piece.length;
   announced_.erase(at);
 }
 
 void ObjectStore::load_announced() {
-  while (!queue_.empty() && loading_ < tuning_.ahead_requests) {
+  while (!queue_.empty()) {
     const PiecePtr first = queue_.begin()->second;
+    if (loading_ >= most_loading(first->length)) return;
     if (held_ > 0 && held_ + first->length > tuning_.ahead_bytes) return;
     std::vector<PiecePtr> pieces = with_neighbours(first);
     for (const PiecePtr& piece : pieces) {
@@ -256,6 +257,7 @@ void ObjectStore::take(const std::vector<PiecePtr>& pieces, bool ahead,
     const auto found = announced_.find({piece.object.get(), piece.offset});
     const bool is_announced = found != announced_.end() && found->second == pieces[i];
     if (!is_announced && std::exchange(piece.held, false)) held_ -= piece.length;
+    if (is_announced && !error) ready_ += piece.length;
     // Before the piece can be read, so that its reader finds the next one announced. It takes the
     // turn of the piece, which has left the queue.
     if (is_announced && !error && piece.next) {
@@ -296,7 +298,23 @@ StoreCounts ObjectStore::counts() const {
 
 uint64_t ObjectStore::request_bytes() const {
   if (cache_) return UINT64_MAX;  // it serves whole samples again, and parts hardly ever
-  return tuning_.request_bytes ? *tuning_.request_bytes : bytes_while_waiting(counts());
+  if (tuning_.request_bytes) return *tuning_.request_bytes;
+  {
+    // Bytes that have come and are not read yet: the link is faster than the readers.
+    const MutexLock lock(mutex_);
+    if (2 * ready_ > tuning_.ahead_bytes) return UINT64_MAX;
+  }
+  return client_.bytes_while_waiting();
+}
+
+// Requests for announced ranges at a time: more where a reply of this size mostly waits for its
+// first byte.
+int ObjectStore::most_loading(uint64_t length) const {
+  const int least = tuning_.ahead_requests, most = std::max(least, tuning_.most_ahead_requests);
+  const uint64_t worth = client_.bytes_while_waiting();
+  if (worth == UINT64_MAX) return least;
+  return int(
+      std::clamp(double(least) * double(worth) / double(length), double(least), double(most)));
 }
 
 void ObjectStore::flush() {

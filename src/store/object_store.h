@@ -94,6 +94,7 @@ class ObjectStore {
   void enqueue(const PiecePtr& piece, uint64_t turn) NEEDS_LOCK(mutex_);
   // Starts requests for announced ranges while the budget allows it.
   void load_announced() NEEDS_LOCK(mutex_);
+  int most_loading(uint64_t length) const;
   std::vector<PiecePtr> with_neighbours(const PiecePtr& piece) NEEDS_LOCK(mutex_);
   void unqueue(Piece& piece) NEEDS_LOCK(mutex_);
   void drop(std::map<Key, PiecePtr>::iterator at) NEEDS_LOCK(mutex_);
@@ -108,8 +109,9 @@ class ObjectStore {
   std::map<Key, PiecePtr> announced_ GUARDED_BY(mutex_);
   std::map<uint64_t, PiecePtr> queue_ GUARDED_BY(mutex_);  // kQueued, by turn
   uint64_t turns_ GUARDED_BY(mutex_) = 0;
-  uint64_t held_ GUARDED_BY(mutex_) = 0;  // announced bytes that are loading or ready
-  int loading_ GUARDED_BY(mutex_) = 0;    // requests for announced ranges
+  uint64_t held_ GUARDED_BY(mutex_) = 0;   // announced bytes that are loading or ready
+  uint64_t ready_ GUARDED_BY(mutex_) = 0;  // of those, ready
+  int loading_ GUARDED_BY(mutex_) = 0;     // requests for announced ranges
   std::unique_ptr<HttpCalls> calls_ GUARDED_BY(mutex_);  // made when needed
   RangeClient client_;                                   // last: its thread uses all of the above
 };

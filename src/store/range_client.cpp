@@ -9,6 +9,7 @@
 
 #include "base/printable.h"
 #include "saturate/data/error.h"
+#include "store/link.h"
 
 namespace saturate {
 namespace {
@@ -68,15 +69,26 @@ void RangeClient::fetch(std::shared_ptr<StoreObject> object, uint64_t offset, ui
 }
 
 void RangeClient::add_counts(StoreCounts& counts) const {
-  counts.requests += requests_;
-  counts.bytes += bytes_;
   counts.retries += retries_;
   counts.second += second_;
   const MutexLock lock(mutex_);
+  add_sums(counts);
+  counts.first_bytes_s.assign(first_bytes_s_.begin(), first_bytes_s_.end());
+}
+
+void RangeClient::add_sums(StoreCounts& counts) const {
+  counts.requests += requests_;
+  counts.bytes += bytes_;
   counts.request_s += request_s_;
   counts.waiting_s += waiting_s_;
   counts.least_first_byte_s = least_first_byte_s_;
-  counts.first_bytes_s.assign(first_bytes_s_.begin(), first_bytes_s_.end());
+}
+
+uint64_t RangeClient::bytes_while_waiting() const {
+  StoreCounts counts;
+  const MutexLock lock(mutex_);
+  add_sums(counts);
+  return saturate::bytes_while_waiting(counts);
 }
 
 void RangeClient::begin_attempt(const FetchPtr& fetch) {

@@ -40,6 +40,8 @@ class RangeClient {
 
   // Its part of the counts.
   void add_counts(StoreCounts& counts) const TAKES_LOCK(mutex_);
+  // link.h's bytes_while_waiting() of these counts.
+  uint64_t bytes_while_waiting() const TAKES_LOCK(mutex_);
 
  private:
   struct Fetch;
@@ -50,6 +52,7 @@ class RangeClient {
   bool send(const FetchPtr& fetch);
   void watch_for_delay(const FetchPtr& fetch);
   void take_reply(const FetchPtr& fetch, uint64_t number, HttpReply&& reply);
+  void add_sums(StoreCounts& counts) const NEEDS_LOCK(mutex_);
   void note_times(const HttpReply& reply) TAKES_LOCK(mutex_);
   void take_failure(const FetchPtr& fetch, const ReplyVerdict& verdict, const HttpReply& reply);
   void follow(const FetchPtr& fetch, const HttpReply& reply);
