@@ -237,7 +237,7 @@ inline StoreTuning quick_tuning() {
   StoreTuning tuning;
   tuning.first_backoff_s = 0.001;
   tuning.most_backoff_s = 0.02;
-  tuning.most_ahead_requests = 0;  // no more at a time than ahead_requests, however late
+  tuning.adapts = false;
   return tuning;
 }
 

@@ -25,6 +25,11 @@ LinkUse link_use(const StoreCounts& before, const StoreCounts& after, double sec
 // known.
 uint64_t bytes_while_waiting(const StoreCounts& counts);
 
+struct LinkPace {
+  uint64_t bytes_while_waiting;  // as above
+  double least_first_byte_s;     // of all requests so far
+};
+
 // "12.3 MB/s in 410 requests/s; first byte after 18.0 ms (median), 55.0 ms (95th percentile); ...".
 std::string link_text(const LinkUse& link);
 // Changes to try, with their speedups; a line each.

@@ -198,7 +198,7 @@ void ObjectStore::load_announced() {
 // merged size and the budget. Sorted by offset.
 std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& piece) {
   std::vector<PiecePtr> found{piece};
-  const uint64_t held = held_;
+  const uint64_t held = held_, merged = most_merged();
   uint64_t first = piece->offset, end = piece->offset + piece->length, sum = piece->length;
   const auto fits = [&](const Piece& other) {
     const uint64_t low = std::min(first, other.offset);
@@ -207,7 +207,7 @@ std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& 
                                              : first - std::min(first, other.offset + other.length);
     const bool apart = other.offset >= end || other.offset + other.length <= first;
     return other.object == piece->object && other.state == Piece::State::kQueued && apart &&
-           gap <= tuning_.merged_gap && high - low <= tuning_.merged_bytes &&
+           gap <= tuning_.merged_gap && high - low <= merged &&
            held + sum + other.length <= tuning_.ahead_bytes;
   };
   const auto self = announced_.find({piece->object.get(), piece->offset});
@@ -304,17 +304,30 @@ uint64_t ObjectStore::request_bytes() const {
     const MutexLock lock(mutex_);
     if (2 * ready_ > tuning_.ahead_bytes) return UINT64_MAX;
   }
-  return client_.bytes_while_waiting();
+  return client_.pace().bytes_while_waiting;
 }
 
-// Requests for announced ranges at a time: more where a reply of this size mostly waits for its
-// first byte.
+// Requests for announced ranges of this size at a time: more where a reply mostly waits for its
+// first byte, and fewer on a near link that is full, so that the first of them are not the slower
+// for the others.
 int ObjectStore::most_loading(uint64_t length) const {
-  const int least = tuning_.ahead_requests, most = std::max(least, tuning_.most_ahead_requests);
-  const uint64_t worth = client_.bytes_while_waiting();
-  if (worth == UINT64_MAX) return least;
-  return int(
-      std::clamp(double(least) * double(worth) / double(length), double(least), double(most)));
+  constexpr double kNear = 0.005;  // seconds until a first byte
+  constexpr int kLeast = 8, kMost = 96;
+  const double now = tuning_.ahead_requests;
+  if (!tuning_.adapts) return tuning_.ahead_requests;
+  const LinkPace pace = client_.pace();
+  if (pace.bytes_while_waiting == UINT64_MAX) return tuning_.ahead_requests;
+  return int(std::clamp(now * double(pace.bytes_while_waiting) / double(length),
+                        pace.least_first_byte_s < kNear ? std::min<double>(kLeast, now) : now,
+                        std::max<double>(kMost, now)));
+}
+
+// Bytes of one request for announced ranges: fewer if their time is more than that of a request.
+uint64_t ObjectStore::most_merged() const {
+  constexpr uint64_t kLeast = 256 << 10;
+  if (!tuning_.adapts) return tuning_.merged_bytes;
+  const uint64_t worth = std::min(client_.pace().bytes_while_waiting, tuning_.merged_bytes);
+  return std::clamp(4 * worth, std::min(kLeast, tuning_.merged_bytes), tuning_.merged_bytes);
 }
 
 void ObjectStore::flush() {

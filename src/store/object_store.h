@@ -95,6 +95,7 @@ class ObjectStore {
   // Starts requests for announced ranges while the budget allows it.
   void load_announced() NEEDS_LOCK(mutex_);
   int most_loading(uint64_t length) const;
+  uint64_t most_merged() const;
   std::vector<PiecePtr> with_neighbours(const PiecePtr& piece) NEEDS_LOCK(mutex_);
   void unqueue(Piece& piece) NEEDS_LOCK(mutex_);
   void drop(std::map<Key, PiecePtr>::iterator at) NEEDS_LOCK(mutex_);

@@ -9,7 +9,6 @@
 
 #include "base/printable.h"
 #include "saturate/data/error.h"
-#include "store/link.h"
 
 namespace saturate {
 namespace {
@@ -84,11 +83,11 @@ void RangeClient::add_sums(StoreCounts& counts) const {
   counts.least_first_byte_s = least_first_byte_s_;
 }
 
-uint64_t RangeClient::bytes_while_waiting() const {
+LinkPace RangeClient::pace() const {
   StoreCounts counts;
   const MutexLock lock(mutex_);
   add_sums(counts);
-  return saturate::bytes_while_waiting(counts);
+  return {bytes_while_waiting(counts), counts.least_first_byte_s};
 }
 
 void RangeClient::begin_attempt(const FetchPtr& fetch) {

@@ -18,6 +18,7 @@
 #include "saturate/data/env.h"
 #include "saturate/data/random.h"
 #include "store/credential_source.h"
+#include "store/link.h"
 #include "store/range_reply.h"
 #include "store/store_tuning.h"
 #include "store/store_url.h"
@@ -40,8 +41,7 @@ class RangeClient {
 
   // Its part of the counts.
   void add_counts(StoreCounts& counts) const TAKES_LOCK(mutex_);
-  // link.h's bytes_while_waiting() of these counts.
-  uint64_t bytes_while_waiting() const TAKES_LOCK(mutex_);
+  LinkPace pace() const TAKES_LOCK(mutex_);
 
  private:
   struct Fetch;

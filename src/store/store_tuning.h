@@ -11,8 +11,8 @@ namespace saturate {
 struct StoreTuning {
   uint64_t ahead_bytes = 128 << 20;  // announced bytes being fetched or held, at most
   int ahead_requests = 32;           // requests for announced bytes at a time
-  int most_ahead_requests = 96;      // ... if they mostly wait for their first byte
   uint64_t merged_bytes = 4 << 20;   // announced ranges become one request up to this size
+  bool adapts = true;                // both to the link, as measured so far
   uint64_t merged_gap = 4 << 10;     // ... and if no more than this lies between them
   uint64_t read_bytes = 16 << 20;    // a longer read is divided
   uint64_t part_bytes = 32 << 20;    // uploaded in one request; S3 wants 5 MiB or more
