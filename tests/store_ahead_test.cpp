@@ -50,6 +50,7 @@ class StoreAhead : public ::testing::Test {
     return wait_for([&] { return order().size() >= count; });
   }
 
+  std::atomic<int> now{0}, most{0};  // requests at a time
   const std::string text = noise_text(kAheadSize);
   std::atomic<bool> release{false};
   StoreServer server;
@@ -216,8 +217,7 @@ TEST_F(StoreAhead, MoreAreRequestedAtATimeWhereRepliesAreLate) {
   StoreTuning tuning = quick_tuning();
   tuning.ahead_requests = 2;
   tuning.adapts = true;
-  std::atomic<int> now{0}, most{0};
-  server.tamper([&](const HttpAsk&, HttpAnswer&) {
+  server.tamper([this](const HttpAsk&, HttpAnswer&) {
     const int running = ++now;
     if (running > most) most = running;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -211,7 +211,7 @@ void TarScanner::fail_truncated(uint64_t offset) const {
        path_, "Fetch or create it again");
 }
 
-// Of a store, more if the bytes come sooner than a further reply would.
+// More for a store, if the bytes come sooner than a further reply would.
 uint64_t TarScanner::gap_worth_reading() const {
   const uint64_t worth = file_->request_bytes();
   return worth == UINT64_MAX ? kSmallGap : std::max(worth, kSmallGap);

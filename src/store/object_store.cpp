@@ -324,7 +324,7 @@ int ObjectStore::most_loading(uint64_t length) const {
 
 // Bytes of one request for announced ranges: fewer if their time is more than that of a request.
 uint64_t ObjectStore::most_merged() const {
-  constexpr uint64_t kLeast = 256 << 10;
+  constexpr uint64_t kLeast = 64 << 10;
   if (!tuning_.adapts) return tuning_.merged_bytes;
   const uint64_t worth = std::min(client_.pace().bytes_while_waiting, tuning_.merged_bytes);
   return std::clamp(4 * worth, std::min(kLeast, tuning_.merged_bytes), tuning_.merged_bytes);
