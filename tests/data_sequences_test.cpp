@@ -233,7 +233,14 @@ TEST(Sequences, DefaultsSplitsAndInspectionKnowThem) {
   const TempDir dir;
   write_file(dir / "x.npy", npy("<i2", "2, 3", raw(std::vector<int16_t>{1, 2, 99, 3, 99, 99})));
   write_file(dir / "n.npy", npy("|u1", "2,", std::string("\2\1", 2)));
+  write_file(dir / "w.npy", npy("|u1", "2,", "ab"));
   const auto small = open_dataset(env(), "npy:" + dir.path() + ",lengths=n");
+  EXPECT_FALSE(small->tensors()[1].is_sequence) << "w, one value for each sample";
+  EXPECT_NE(
+      error_of([&] { open_dataset(env(), "npy:" + dir.path() + ",lengths=n,vocabulary=100"); })
+          .reason()
+          .find("the source also has"),
+      std::string::npos);
   const DatasetReport report = inspect_dataset(*small, InspectDepth::kHeaders, 1);
   const auto x =
       std::ranges::find(report.fields, "x", [](const auto& of) { return of.field.name; });

@@ -165,7 +165,7 @@ std::vector<std::byte> make_tar_header(const std::string& name, uint64_t size) {
 // so that little of the archive is read.
 namespace {
 
-constexpr uint64_t kSmallGap = 32 << 10;  // below this, reading on is cheaper than another read
+constexpr uint64_t kNear = 32 << 10;
 constexpr uint64_t kWindow = 1 << 20;
 constexpr uint64_t kSeekWindow = 4 << 10;  // a header, its pax header and a long name
 constexpr uint64_t kMaxMetadata = 1 << 20;
@@ -211,20 +211,19 @@ void TarScanner::fail_truncated(uint64_t offset) const {
        path_, "Fetch or create it again");
 }
 
-// More for a store, if the bytes come sooner than a further reply would.
-uint64_t TarScanner::gap_worth_reading() const {
+uint64_t TarScanner::near() const {
   const uint64_t worth = file_->request_bytes();
-  return worth == UINT64_MAX ? kSmallGap : std::max(worth, kSmallGap);
+  return worth == UINT64_MAX ? kNear : std::clamp(worth, kNear, kWindow / 4);
 }
 
 std::span<const std::byte, kTarBlock> TarScanner::block_at(uint64_t offset) {
   if (offset > file_->size() || file_->size() - offset < kTarBlock)
     fail_truncated(offset + kTarBlock);
-  const uint64_t end = window_start_ + window_.size();
-  if (offset < window_start_ || offset + kTarBlock > end) {
-    const bool reads_on = offset >= window_start_ && offset < end + gap_worth_reading();
+  const uint64_t before = std::exchange(last_block_, offset);
+  if (offset < window_start_ || offset + kTarBlock > window_start_ + window_.size()) {
+    const bool is_near = offset >= before && offset - before <= near();
     const uint64_t want =
-        reads_on ? std::clamp<uint64_t>(4 * window_.size(), kSeekWindow, kWindow) : kSeekWindow;
+        is_near ? std::clamp<uint64_t>(4 * window_.size(), kSeekWindow, kWindow) : kSeekWindow;
     window_.resize(size_t(std::min(want, file_->size() - offset)));
     window_start_ = offset;
     file_->read_at(offset, window_);

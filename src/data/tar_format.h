@@ -71,7 +71,9 @@ class TarScanner {
   std::optional<std::string> text(const TarMember& member);
 
  private:
-  uint64_t gap_worth_reading() const;
+  // Bytes between two headers up to which reading them costs less than another read: more for a
+  // store whose bytes come sooner than a further reply would.
+  uint64_t near() const;
   std::span<const std::byte, kTarBlock> block_at(uint64_t offset);
   std::string text_at(uint64_t offset, uint64_t size);
   bool skip_end_marker();
@@ -83,6 +85,7 @@ class TarScanner {
   std::string path_;
   std::unique_ptr<ReadableFile> file_;
   uint64_t position_ = 0;          // of the next header
+  uint64_t last_block_ = 0;        // offset of the last block that was looked at
   int archives_ = 0;               // end markers seen
   std::vector<std::byte> window_;  // read ahead from window_start_
   uint64_t window_start_ = 0;

@@ -111,7 +111,8 @@ class TarSource : public IndexedSource {
     files_.push_back(scanner.release());
   }
 
-  // The same for archives in a store, of which many are listed at a time: each header is a request.
+  // The same for archives in a store, of which many are listed at a time, since their headers are
+  // requested one after the other.
   void list_far(Env& env, LabelTable& folders, LabelTable& pairs) {
     std::vector<FarArchive> archives(paths_.size());
     parallel_for(paths_.size(), kFarArchives, [&](size_t i) {

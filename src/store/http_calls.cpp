@@ -25,7 +25,9 @@ std::string passing_problem(const HttpReply& reply, const HttpCall& call) {
   if (!reply.error.empty()) {
     std::string what = printable(reply.error);
     if (reply.is_final)
-      fail(ErrorKind::kRun, what, call.name, "Check the endpoint and the server's certificate");
+      fail(ErrorKind::kRun, what, call.name,
+           "Check the endpoint and the server's certificate; AWS_CA_BUNDLE names a file of "
+           "authorities");
     return what;
   }
   const std::string code = error_code_of(reply);

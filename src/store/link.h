@@ -25,6 +25,7 @@ LinkUse link_use(const StoreCounts& before, const StoreCounts& after, double sec
 // known.
 uint64_t bytes_while_waiting(const StoreCounts& counts);
 
+// How long replies take on a link.
 struct LinkPace {
   uint64_t bytes_while_waiting;  // as above
   double least_first_byte_s;     // of all requests so far

@@ -172,9 +172,10 @@ void ObjectStore::drop(std::map<Key, PiecePtr>::iterator at) {
   Piece& piece = *at->second;
   unqueue(piece);
   // The memory of a range that is still loading is in use until it has come.
-  if (piece.state != Piece::State::kLoading && std::exchange(piece.held, false))
+  if (piece.state != Piece::State::kLoading && std::exchange(piece.held, false)) {
     held_ -= piece.length;
-  if (piece.state == Piece::State::kReady) ready_ -= piece.length;
+    if (piece.state == Piece::State::kReady) ready_ -= piece.length;
+  }
   announced_.erase(at);
 }
 
@@ -257,7 +258,7 @@ void ObjectStore::take(const std::vector<PiecePtr>& pieces, bool ahead,
     const auto found = announced_.find({piece.object.get(), piece.offset});
     const bool is_announced = found != announced_.end() && found->second == pieces[i];
     if (!is_announced && std::exchange(piece.held, false)) held_ -= piece.length;
-    if (is_announced && !error) ready_ += piece.length;
+    if (piece.held && !error) ready_ += piece.length;
     // Before the piece can be read, so that its reader finds the next one announced. It takes the
     // turn of the piece, which has left the queue.
     if (is_announced && !error && piece.next) {
@@ -307,22 +308,18 @@ uint64_t ObjectStore::request_bytes() const {
   return client_.pace().bytes_while_waiting;
 }
 
-// Requests for announced ranges of this size at a time: more where a reply mostly waits for its
-// first byte, and fewer on a near link that is full, so that the first of them are not the slower
-// for the others.
 int ObjectStore::most_loading(uint64_t length) const {
-  constexpr double kNear = 0.005;  // seconds until a first byte
+  constexpr double kNear = 0.001;  // seconds until a first byte
   constexpr int kLeast = 8, kMost = 96;
-  const double now = tuning_.ahead_requests;
   if (!tuning_.adapts) return tuning_.ahead_requests;
   const LinkPace pace = client_.pace();
   if (pace.bytes_while_waiting == UINT64_MAX) return tuning_.ahead_requests;
-  return int(std::clamp(now * double(pace.bytes_while_waiting) / double(length),
-                        pace.least_first_byte_s < kNear ? std::min<double>(kLeast, now) : now,
-                        std::max<double>(kMost, now)));
+  const double usual = tuning_.ahead_requests;
+  return int(std::clamp(usual * double(pace.bytes_while_waiting) / double(length),
+                        pace.least_first_byte_s < kNear ? std::min<double>(kLeast, usual) : usual,
+                        std::max<double>(kMost, usual)));
 }
 
-// Bytes of one request for announced ranges: fewer if their time is more than that of a request.
 uint64_t ObjectStore::most_merged() const {
   constexpr uint64_t kLeast = 64 << 10;
   if (!tuning_.adapts) return tuning_.merged_bytes;

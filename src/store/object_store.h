@@ -58,7 +58,8 @@ class ObjectStore {
   Env& env() const { return env_; }
 
   uint64_t ahead_bytes() const { return tuning_.ahead_bytes; }
-  // ReadableFile::request_bytes(), as measured so far.
+  // ReadableFile::request_bytes(), as measured so far. UINT64_MAX too if much has come that is not
+  // read yet: then the readers are slower than the link.
   uint64_t request_bytes() const;
   StoreCounts counts() const;
   // Waits until the cache has written what is pending.
@@ -94,7 +95,12 @@ class ObjectStore {
   void enqueue(const PiecePtr& piece, uint64_t turn) NEEDS_LOCK(mutex_);
   // Starts requests for announced ranges while the budget allows it.
   void load_announced() NEEDS_LOCK(mutex_);
+  // Requests for announced ranges of this size at a time: more if a reply mostly waits for its
+  // first byte; fewer on a near link whose replies take longer than that, so that they delay each
+  // other less.
   int most_loading(uint64_t length) const;
+  // Bytes of one request for announced ranges: fewer if receiving them takes longer than waiting
+  // for a reply.
   uint64_t most_merged() const;
   std::vector<PiecePtr> with_neighbours(const PiecePtr& piece) NEEDS_LOCK(mutex_);
   void unqueue(Piece& piece) NEEDS_LOCK(mutex_);

@@ -41,6 +41,7 @@ class RangeClient {
 
   // Its part of the counts.
   void add_counts(StoreCounts& counts) const TAKES_LOCK(mutex_);
+  // As measured over all its requests so far.
   LinkPace pace() const TAKES_LOCK(mutex_);
 
  private:
@@ -52,6 +53,7 @@ class RangeClient {
   bool send(const FetchPtr& fetch);
   void watch_for_delay(const FetchPtr& fetch);
   void take_reply(const FetchPtr& fetch, uint64_t number, HttpReply&& reply);
+  // Those that bytes_while_waiting() needs.
   void add_sums(StoreCounts& counts) const NEEDS_LOCK(mutex_);
   void note_times(const HttpReply& reply) TAKES_LOCK(mutex_);
   void take_failure(const FetchPtr& fetch, const ReplyVerdict& verdict, const HttpReply& reply);

@@ -155,7 +155,10 @@ ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, 
   if (!reply.error.empty()) {
     const std::string what = printable(reply.error);
     if (reply.is_final)
-      return final_verdict(what, "Check the URL and the server's certificate", kind_at(object));
+      return final_verdict(
+          what,
+          "Check the URL and the server's certificate; AWS_CA_BUNDLE names a file of authorities",
+          kind_at(object));
     return {ReplyKind::kRetry, what, "", ErrorKind::kRun};
   }
   if (reply.status == 206) return judge_content(object, offset, length, reply);

@@ -10,12 +10,12 @@ namespace saturate {
 
 struct StoreTuning {
   uint64_t ahead_bytes = 128 << 20;  // announced bytes being fetched or held, at most
-  int ahead_requests = 32;           // requests for announced bytes at a time
+  int ahead_requests = 32;           // requests for announced bytes at a time, at first
   uint64_t merged_bytes = 4 << 20;   // announced ranges become one request up to this size
-  bool adapts = true;                // both to the link, as measured so far
   uint64_t merged_gap = 4 << 10;     // ... and if no more than this lies between them
-  uint64_t read_bytes = 16 << 20;    // a longer read is divided
-  uint64_t part_bytes = 32 << 20;    // uploaded in one request; S3 wants 5 MiB or more
+  bool adapts = true;  // ahead_requests and merged_bytes follow the link, as measured so far
+  uint64_t read_bytes = 16 << 20;  // a longer read is divided
+  uint64_t part_bytes = 32 << 20;  // uploaded in one request; S3 wants 5 MiB or more
   double first_backoff_s = 0.1, most_backoff_s = 10;
   double second_least_s = 0.1;              // earliest second request for a range
   int stall_s = 20;                         // without a byte, before a transfer counts as failed

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "base/thread_pool.h"
 #include "saturate/data/error.h"
+#include "store/credentials.h"
 #include "store/sha256.h"
 #ifdef SATURATE_HAS_CURL
 #define CURL_DISABLE_TYPECHECK
@@ -97,6 +98,12 @@ bool comes_again(CURLcode code) {
          code == CURLE_NOT_BUILT_IN || code == CURLE_UNKNOWN_OPTION;
 }
 
+// The file of trusted certificate authorities; "": libcurl's own.
+std::string find_authorities() {
+  const std::string file = environment_value("AWS_CA_BUNDLE");
+  return file.empty() ? environment_value("SSL_CERT_FILE") : file;
+}
+
 std::string hash_of_body(const HttpRequest& request) {
   if (!request.body) return sha256_hex({});
   return sha256_hex(*request.body);
@@ -153,6 +160,7 @@ size_t take_header(char* data, size_t, size_t size, void* user) {
 struct Transfers::State {
   Env& env;
   const int stall_s;
+  const std::string authorities = find_authorities();
   const CurlLibrary& curl = curl_library();
   CURLM* const multi = curl.multi_init();
   // The thread's own:
@@ -264,6 +272,7 @@ struct Transfers::State {
     }
     set(CURLOPT_URL, request.url.c_str());
     if (!request.region.empty()) set(CURLOPT_PATH_AS_IS, 1L);  // ".." may be part of a key
+    if (!authorities.empty()) set(CURLOPT_CAINFO, authorities.c_str());
     set(CURLOPT_PROTOCOLS_STR, "http,https");
     set(CURLOPT_NOSIGNAL, 1L);
     if (request.direct) set(CURLOPT_NOPROXY, "*");

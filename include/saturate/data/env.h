@@ -55,7 +55,7 @@ class ReadableFile {
   using NextRange = std::function<ByteRange(std::span<const std::byte>)>;
   virtual void advise_next(uint64_t /*offset*/, uint64_t /*length*/, const NextRange&) const {}
   // Bytes that are received in the time that a further request takes; a read of two ranges instead
-  // of one pays if it saves more. UINT64_MAX: none are too many.
+  // of one pays if it saves more. UINT64_MAX: none are too many, or nothing is known yet.
   virtual uint64_t request_bytes() const { return UINT64_MAX; }
 };
 

@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Reads shards and archives from nginx, over HTTP/1.1 and, with TLS, over HTTP/2, for `make s3-test`.
+
+    tests/nginx_test.py --saturate build/saturate
+
+A run must have the losses of one on the same files on the disk, and a copy made over the network their bytes. nginx's
+log must have only ranges, and of a shard no byte twice. nginx is looked for in PATH, /usr/sbin and build/nginx. Exits
+with 77 and the reason if it, or openssl, is missing.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PLACES = os.pathsep.join([os.environ["PATH"], "/usr/sbin", str(ROOT / "build/nginx/usr/sbin")])
+SLACK = 64 << 10  # bytes: a shard's header and index are read without a sample
+RECIPE = """
+augment.size = 32
+model.name = "mlp"
+train = {epochs = 1, batch = 16, threads = 1}
+watch.every = 5
+"""
+CONFIG = """daemon off; master_process off; pid {folder}/pid; error_log {folder}/errors;
+events {{ worker_connections 512; }}
+http {{
+  log_format line '$server_protocol $status $body_bytes_sent $request_uri';
+  access_log {folder}/log line;
+  client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
+  uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
+  server {{
+    listen 127.0.0.1:{plain};
+    listen 127.0.0.1:{tls} ssl http2;
+    ssl_certificate {folder}/certificate; ssl_certificate_key {folder}/key;
+    root {folder}/files;
+  }}
+}}
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def nginx(program, folder):
+    """The ports for HTTP/1.1 and for HTTP/2."""
+    plain, tls = free_port(), free_port()
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                    "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+                    "-keyout", folder / "key", "-out", folder / "certificate"], check=True, capture_output=True)
+    (folder / "config").write_text(CONFIG.format(folder=folder, plain=plain, tls=tls))
+    with subprocess.Popen([program, "-c", folder / "config", "-e", folder / "errors"]) as server:
+        try:
+            for _ in range(200):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", tls), timeout=1):
+                    break
+                time.sleep(0.05)
+            else:
+                sys.exit(f"nginx did not start: {(folder / 'errors').read_text()}")
+            yield plain, tls
+        finally:
+            server.terminate()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--saturate", type=pathlib.Path, required=True)
+    saturate = parser.parse_args().saturate.resolve()
+    program = shutil.which("nginx", path=PLACES)
+    if not program or not shutil.which("openssl"):
+        print("skipped: nginx or openssl is not installed", file=sys.stderr)
+        return 77
+
+    def run(*arguments):
+        environment = dict(os.environ, AWS_CA_BUNDLE=str(folder / "certificate"), no_proxy="localhost")
+        done = subprocess.run([saturate, *arguments], env=environment, capture_output=True, text=True, cwd=folder)
+        if done.returncode:
+            sys.exit(f"{' '.join(map(str, arguments))}: {done.stderr}")
+
+    def losses(source, name):
+        run("train", "recipe.toml", "--out", name, "--set", f"data.source={source}", f"data.eval_source={source}")
+        records = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
+        return [(record["kind"], record["loss"]) for record in records if record["kind"] in ("step", "eval")]
+
+    def take_log():
+        """[(protocol, status, bytes)] since the last call."""
+        time.sleep(0.2)  # nginx writes a line after the reply
+        lines = [line.split() for line in (folder / "log").read_text().splitlines()]
+        (folder / "log").write_text("")
+        return [(protocol, int(status), int(sent)) for protocol, status, sent, _ in lines]
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        (folder / "files").mkdir()
+        (folder / "recipe.toml").write_text(RECIPE)
+        images = [path for path in sorted((ROOT / "tests/goldens/image/inputs").glob("exif_*.jpg"))]
+        for label in ("cat", "dog"):
+            (folder / "images" / label).mkdir(parents=True)
+            for number in range(200):
+                shutil.copy(images[number % len(images)], folder / "images" / label / f"{number}.jpg")
+        # Pixels, since small samples are read with those between them.
+        run("data", "pack", f"folder:{folder}/images", "--out", f"shard:{folder}/files/a.shard", "--raw-fraction", "1")
+        run("data", "pack", f"folder:{folder}/images", "--out", f"tar:{folder}/files/a.tar")
+        with nginx(program, folder) as (plain, tls):
+            for form in ("shard", "tar"):
+                path = folder / f"files/a.{form}"
+                local = losses(f"{form}:{path}", f"{form}-here")
+                assert len(local) > 3, local
+                run("data", "pack", f"{form}:{path}", "--out", f"shard:{folder}/{form}-here.shard")
+                for scheme, port, protocol in (("http", plain, "HTTP/1.1"), ("https", tls, "HTTP/2.0")):
+                    source = f"{form}:{scheme}://localhost:{port}/a.{form}"
+                    take_log()
+                    assert losses(source, f"{form}-{scheme}") == local, f"{source}: other losses than from the disk"
+                    log = take_log()
+                    assert len(log) > 5 and {entry[:2] for entry in log} == {(protocol, 206)}, log[:20]
+                    # The epoch, and the evaluation after it.
+                    sent, size = sum(entry[2] for entry in log), path.stat().st_size
+                    assert form == "tar" or sent <= 2 * (size + SLACK), f"{source}: {sent} bytes for twice {size}"
+                    copy = f"{form}-{scheme}.shard"
+                    run("data", "pack", source, "--out", f"shard:{folder}/{copy}")
+                    assert (folder / copy).read_bytes() == (folder / f"{form}-here.shard").read_bytes(), source
+                    print(f"{source}: {len(log)} requests, {sent / size / 2:.2f} of the bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
