@@ -78,7 +78,7 @@ s3-test: build ## read objects from moto's S3 server, which checks signatures, a
 	@build/s3-venv/bin/python tests/s3_server.py $(BUILD)/tests/saturate_data_tests --gtest_brief=1 \
 	  --gtest_filter='StoreS3*' || [ $$? = 77 ]
 	@[ -x build/nginx/usr/sbin/nginx ] || command -v nginx >/dev/null || ! command -v dpkg >/dev/null || \
-	  (cd build && apt-get download -q nginx >/dev/null && dpkg -x nginx_*.deb nginx) || true
+	  (cd build && rm -f nginx_*.deb && apt-get download -q nginx >/dev/null && dpkg -x nginx_*.deb nginx) || true
 	@tests/nginx_test.py --saturate $(BUILD)/saturate || [ $$? = 77 ]
 
 wheels: export SATURATE_BUILD_SUFFIX := $(SATURATE_TORCH_VERSION:%=-%)

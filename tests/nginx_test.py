@@ -104,7 +104,7 @@ def main():
         folder = pathlib.Path(name)
         (folder / "files").mkdir()
         (folder / "recipe.toml").write_text(RECIPE)
-        images = [path for path in sorted((ROOT / "tests/goldens/image/inputs").glob("exif_*.jpg"))]
+        images = sorted((ROOT / "tests/goldens/image/inputs").glob("exif_*.jpg"))
         for label in ("cat", "dog"):
             (folder / "images" / label).mkdir(parents=True)
             for number in range(200):
