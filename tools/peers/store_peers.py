@@ -14,7 +14,7 @@ so that no kernel module is needed; opening a connection has no delay. Rows are
 - images per second from the first batch to the end of the epoch, or for --seconds, with bytes for each image and
   requests as the server counted them; `of_bound` of saturate's is the share of min(link, its rate from local files)
 - seconds to the first batch, from before the loader is made, after all imports; also with --many shards
-- the link's bytes per second, by curl, and saturate's rate from local files (in the page cache), in the same rounds
+- the link's bytes per second, by curl, and saturate's rate from local files (in the page cache), before each case
 
 The data are written below --work at first use, and kept: --data has one folder of JPEG files for each class, which are
 repeated under other names up to --images. Needs root, iproute2, util-linux and curl. Peers that are not installed are
@@ -173,20 +173,20 @@ class Bench:
         """All measurements once; the first peer is another one in each round."""
         begin = number % max(1, len(self.arguments.only))
         peers = self.arguments.only[begin:] + self.arguments.only[:begin]
-        for peer in peers:
-            if peer in LOCAL:
-                self.measure(peer, "local")
         for case, (mbit, _) in self.arguments.cases.items():
             self.found.setdefault(("link", case, ""), []).append(self.link(mbit))
             for peer in peers:
+                if peer in LOCAL:  # right before, since the machine's speed changes within a round
+                    self.measure(peer, "local")
                 self.measure(peer, case)
                 if case in self.arguments.many_cases and FORMATS[peer] != "folder":
                     self.measure(peer, case, "many")
 
 
 def shares(bench, peer, case, rates):
-    """In each round the rate over min(link, rate from local files)."""
-    local = [each["rate"] for each in bench.found.get((peer, "local", "few"), [])]
+    """In each round the rate over min(link, rate from local files), which was measured right before it."""
+    cases = list(bench.arguments.cases)
+    local = [each["rate"] for each in bench.found.get((peer, "local", "few"), [])][cases.index(case)::len(cases)]
     links = [link / bench.bytes[FORMATS[peer]] for link in bench.found[("link", case, "")]]
     if len(local) != len(rates) or len(links) != len(rates) or None in local:
         return {}
