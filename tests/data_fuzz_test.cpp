@@ -15,6 +15,7 @@
 #include "tests/fuzz/fuzz_parsers.h"
 #include "tests/fuzz/fuzz_pickle.h"
 #include "tests/fuzz/fuzz_source.h"
+#include "tests/fuzz/fuzz_unpack.h"
 #include "tests/fuzz/mutator.h"
 
 namespace saturate {
@@ -182,6 +183,19 @@ TEST(Fuzz, Index) {
     ASSERT_NO_THROW(used += testing::fuzz_index(std::as_bytes(std::span(changes)))) << round;
   }
   EXPECT_GT(used, 50u) << "every mutation was refused: this tests little";
+}
+
+TEST(Fuzz, Unpack) {
+  Mutator mutator(9);
+  size_t decoded = 0;
+  constexpr size_t kRounds = 1000;
+  for (size_t round = 0; round < kRounds; ++round) {
+    std::string changes(mutator.below(7), '\0');
+    for (char& c : changes) c = char(mutator.below(256));
+    ASSERT_NO_THROW(decoded += testing::fuzz_unpack(std::as_bytes(std::span(changes)))) << round;
+  }
+  EXPECT_GT(decoded, kRounds / 4);
+  EXPECT_LT(decoded, kRounds) << "every change was harmless: this tests little";
 }
 
 TEST(Fuzz, Mask) {

@@ -12,6 +12,7 @@
 
 #include "saturate/data/effects.h"
 #include "tests/gpu_testing.h"
+#include "tests/unpack_testing.h"
 
 namespace saturate {
 namespace {
@@ -173,6 +174,36 @@ TEST(GpuKernel, TransformedVolumesEqualTheCpus) {
         const float allowed = !gamma ? 0 : type == VoxelType::kUint8 ? 1 : 1e-3f;
         EXPECT_LE(difference.max().item<float>(), allowed) << int(type) << int(mode) << gamma;
       }
+}
+
+// Packed JPEGs of every sampling beside decoded samples, more than teams; some are damaged.
+TEST(GpuKernel, UnpackedJpegsHaveTheCpusBits) {
+  SATURATE_NEEDS_GPU();
+  testing::MixedBatch drawn(48);
+  const int64_t copies = 13, count = copies * int64_t(drawn.packed.size());
+  const ImageSize size = drawn.size;
+  *drawn.slot(2) = std::byte{0};
+  drawn.damage(5);
+  const auto unpack = [&](const at::Device& device) {
+    const at::Tensor slots = bytes_of_vector(drawn.slots, device).repeat({copies});
+    const at::Tensor packed = bytes_of_vector(drawn.packed, device).repeat({copies});
+    const at::Tensor out = at::empty_like(slots), failed = at::empty_like(packed);
+    const at::Tensor scratch = at::empty(
+        {int64_t(unpack_teams(count)) * int64_t(unpack_scratch_bytes(size))}, slots.options());
+    const UnpackArguments batch{static_cast<const std::byte*>(slots.const_data_ptr()),
+                                packed.const_data_ptr<uint8_t>(),
+                                count,
+                                size,
+                                scratch.mutable_data_ptr<uint8_t>(),
+                                out.mutable_data_ptr<uint8_t>(),
+                                failed.mutable_data_ptr<uint8_t>()};
+    device.is_cuda() ? unpack_jpegs_cuda(batch, nullptr) : unpack_jpegs_cpu(batch);
+    return std::pair(out.cpu(), failed.cpu());
+  };
+  const auto gpu = unpack(at::kCUDA), cpu = unpack(at::kCPU);
+  EXPECT_TRUE(gpu.first.equal(cpu.first));
+  EXPECT_TRUE(gpu.second.equal(cpu.second));
+  EXPECT_EQ(cpu.second.sum().item<int64_t>(), 2 * copies);
 }
 
 }  // namespace

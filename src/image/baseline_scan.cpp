@@ -28,19 +28,38 @@ BaselineScan::BaselineScan(InverseDct (*choose)(int size)) : choose_(choose) {
   }
 }
 
+bool BaselineScan::supports(jpeg_decompress_struct& info) {
+  if (info.progressive_mode || info.arith_code || jpeg_has_multiple_scans(&info) ||
+      info.unread_marker != 0 || info.comps_in_scan != info.num_components)
+    return false;
+  for (int c = 0; c < info.num_components; ++c) {
+    const jpeg_component_info& source = info.comp_info[c];
+    const int dc = source.dc_tbl_no, ac = source.ac_tbl_no;
+    // libjpeg has not yet checked these numbers.
+    const bool in_range = dc < kTables && ac < kTables && source.quant_tbl_no < NUM_QUANT_TBLS;
+    if (info.cur_comp_info[c] != &source || !in_range) return false;
+    if (!info.dc_huff_tbl_ptrs[dc] || !info.ac_huff_tbl_ptrs[ac] ||
+        !info.quant_tbl_ptrs[source.quant_tbl_no])
+      return false;
+  }
+  return true;
+}
+
+int BaselineScan::point_mcus(int mcu_width) {
+  return kPointPixels / mcu_width;
+}
+
+// REQUIRES: supports(info).
 bool BaselineScan::read_tables(const jpeg_decompress_struct& info) {
   components_ = info.num_components;
   blocks_ = 0;
   for (int c = 0; c < components_; ++c) {
     const jpeg_component_info& source = info.comp_info[c];
     const int dc = source.dc_tbl_no, ac = source.ac_tbl_no;
-    // libjpeg has not yet checked these numbers.
-    const bool in_range = dc < kTables && ac < kTables && source.quant_tbl_no < NUM_QUANT_TBLS;
-    if (info.cur_comp_info[c] != &source || !in_range) return false;
-    const JHUFF_TBL *dc_codes = info.dc_huff_tbl_ptrs[dc], *ac_codes = info.ac_huff_tbl_ptrs[ac];
     const JQUANT_TBL* quant = info.quant_tbl_ptrs[source.quant_tbl_no];
-    if (!dc_codes || !ac_codes || !quant) return false;
-    if (!dc_[size_t(dc)].build(*dc_codes) || !ac_[size_t(ac)].build(*ac_codes)) return false;
+    if (!dc_[size_t(dc)].build(*info.dc_huff_tbl_ptrs[dc]) ||
+        !ac_[size_t(ac)].build(*info.ac_huff_tbl_ptrs[ac]))
+      return false;
     dc_of_[c] = &dc_[size_t(dc)];
     ac_of_[c] = &ac_[size_t(ac)];
     Component& component = component_[c];
@@ -92,9 +111,7 @@ bool BaselineScan::start(jpeg_decompress_struct& info, Columns columns,
   row_ = known_rows_ = part_ = 0;
   opened_ = false;
   restart_ = int(info.restart_interval);
-  if (info.progressive_mode || info.arith_code || jpeg_has_multiple_scans(&info) ||
-      info.unread_marker != 0 || info.comps_in_scan != info.num_components || !read_tables(info))
-    return false;
+  if (!supports(info) || !read_tables(info)) return false;
   const bool single = components_ == 1;
   const int mcu_width = DCTSIZE * (single ? 1 : info.max_h_samp_factor);
   mcus_ = divide_up(int(info.image_width), mcu_width);
@@ -108,7 +125,7 @@ bool BaselineScan::start(jpeg_decompress_struct& info, Columns columns,
            int(info.image_height) == segments->height();
   }
   if (points && restart_ == 0) {
-    const int every = kPointPixels / mcu_width;
+    const int every = point_mcus(mcu_width);
     if (points->point.empty()) *points = {every, row_count_, divide_up(mcus_, every), {}};
     if (points->every != every || points->rows != row_count_ ||
         points->across != divide_up(mcus_, every))

@@ -32,6 +32,12 @@ class BaselineScan {
   // `choose`: the transform for each size of block.
   explicit BaselineScan(InverseDct (*choose)(int size) = inverse_dct);
 
+  // Whether the scan that `info`, after jpeg_read_header(), is about to read is of this kind, and
+  // has tables, which may be irregular.
+  static bool supports(jpeg_decompress_struct& info);
+  // MCUs between the points of a row.
+  static int point_mcus(int mcu_width);
+
   // Begins to decode the scan that `info`, after jpeg_read_header() and
   // jpeg_calc_output_dimensions(), is about to read; `info` must live until the last band, and
   // libjpeg must not read on meanwhile. False if libjpeg has to decode it. With `segments`, only

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "image/jpeg_packer.h"
 
 namespace saturate {
 namespace {
@@ -65,11 +66,8 @@ bool FastDecoder::plan_plane(const JpegPlanes::Plane& plane, const SampleTransfo
     return axis_maker_.make(
         {begin, length, out, from.num, from.den, from.samples, from.doubled, mirrored}, axis);
   };
-  if (!make(crop.x, crop.width, size.width, plane.across, transform.flip, resize.across) ||
-      !make(crop.y, crop.height, size.height, plane.down, false, resize.down))
-    return false;
-  make_fast_gather(resize.across, resize.across.low, resize.gather);
-  return true;
+  return make(crop.x, crop.width, size.width, plane.across, transform.flip, resize.across) &&
+         make(crop.y, crop.height, size.height, plane.down, false, resize.down);
 }
 
 // Each output row waits for `bands_for_`; the ring holds decoded rows that are still needed.
@@ -97,13 +95,20 @@ void FastDecoder::plan_rings(const JpegPlanes& planes, int height) {
   }
 }
 
-bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transform,
-                       const ImageSize& size) {
+bool FastDecoder::plan_axes(const JpegPlanes& planes, const SampleTransform& transform,
+                            const ImageSize& size) {
   const JpegPlanes::Plane &luma = planes.plane[0], &chroma = planes.plane[1];
   chroma_differs_ = planes.count == 3 && !(luma.across.has_ratio_of(chroma.across) &&
                                            luma.down.has_ratio_of(chroma.down));
-  if (!plan_plane(luma, transform, size, resize_[0])) return false;
-  if (chroma_differs_ && !plan_plane(chroma, transform, size, resize_[1])) return false;
+  return plan_plane(luma, transform, size, resize_[0]) &&
+         (!chroma_differs_ || plan_plane(chroma, transform, size, resize_[1]));
+}
+
+bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transform,
+                       const ImageSize& size) {
+  if (!plan_axes(planes, transform, size)) return false;
+  for (int i = 0; i < (chroma_differs_ ? 2 : 1); ++i)
+    make_fast_gather(resize_[i].across, resize_[i].across.low, resize_[i].gather);
   plan_rings(planes, size.height);
   size_t widest = 0;
   for (int c = 0; c < planes.count; ++c) widest = std::max(widest, size_t(planes.plane[c].columns));
@@ -115,6 +120,30 @@ bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transfor
   }
   grow(rgb_, (size_t(size.width) + kFastSlack) * 3);
   return true;
+}
+
+size_t FastDecoder::pack(const std::string& where, const SampleTransform& transform,
+                         const ImageSize& size, std::span<std::byte> out) {
+  if (transform.fitted.width > 0) return 0;
+  if (!segments_) {
+    if (!index_ || !jpeg_.has_points()) return 0;
+    index_->find(scan_key(bytes_), points_);
+    if (points_.point.empty()) return 0;
+  }
+  const JpegPlanes planes =
+      jpeg_.plan_planes(where, transform.crop, choose_scale(transform.crop, size));
+  if (!plan_axes(planes, transform, size)) return 0;
+  PackSource source{jpeg_.info(),
+                    planes,
+                    jpeg_.columns(),
+                    segments_,
+                    points_,
+                    {&resize_[0].across, &resize_of(1).across},
+                    {&resize_[0].down, &resize_of(1).down},
+                    size};
+  const size_t bytes = pack_jpeg(source, out);
+  if (bytes > 0) jpeg_.close();
+  return bytes;
 }
 
 FastDecoder::Points FastDecoder::find_points(std::span<const std::byte> bytes,

@@ -42,6 +42,13 @@ class FastDecoder {
   enum class Points { kNone, kKnown, kFound };
   Points find_points(std::span<const std::byte> bytes, const std::string& where);
 
+  // Writes the open image to `out`, a slot of `size`, as a packed JPEG (image/packed_jpeg.h), and
+  // returns its bytes: unpacking it makes the uint8 pixels that read() makes. 0 if only read() can
+  // decode it, to which the image is then still open: its parts are not known, or something does
+  // not fit, or it is padded. Errors and REQUIRES as of read().
+  size_t pack(const std::string& where, const SampleTransform& transform, const ImageSize& size,
+              std::span<std::byte> out);
+
   // Decodes the open image: crops to `transform.crop`, resizes it, flips. Writes
   // transform.filled(size) of `out` [size.height, size.width, 3] in `format`, and not the padding
   // around it. False, and `out` unspecified, if Decoder has to decode it. REQUIRES: open() returned
@@ -68,6 +75,7 @@ class FastDecoder {
   bool read(const std::string& where, const SampleTransform& transform, const ImageSize& size,
             const PixelFormat& format, std::byte* out, size_t pitch, ScanPoints* points);
   bool plan(const JpegPlanes& planes, const SampleTransform& transform, const ImageSize& size);
+  bool plan_axes(const JpegPlanes& planes, const SampleTransform& transform, const ImageSize& size);
   bool plan_plane(const JpegPlanes::Plane& plane, const SampleTransform& transform,
                   const ImageSize& size, Resize& resize);
   void plan_rings(const JpegPlanes& planes, int height);

@@ -61,6 +61,9 @@ class JpegDecoder {
   // Finds all points of its scan, without transforming anything. False if there are none that are
   // of use, or `points` do not agree with the data. REQUIRES: has_planes(), has_points().
   bool find_points(const std::string& where, ScanPoints& points);
+  // The planes below `crop`, at `scale` / 8 of their full size, as begin_planes() would read them.
+  // REQUIRES: has_planes().
+  JpegPlanes plan_planes(const std::string& where, const Box& crop, int scale);
   // Prepares to read the planes below `crop`, at `scale` / 8 of their full size. `scale`: 1, 2, 4
   // or 8. `segments`: if the open file is segmented. `points`: as of BaselineScan::start(). Empty
   // if only read() can decode the image, or report what is wrong with it.
@@ -80,6 +83,10 @@ class JpegDecoder {
   // blocks of few bits, a restart marker after every `restart` MCUs (0: none) and optimised Huffman
   // tables. REQUIRES: has_planes(), Markers::kAll. Fails with kData if the image is broken.
   void transcode(const std::string& where, int width, int restart, std::vector<std::byte>& out);
+
+  // libjpeg's state of the open image, after its header, and the MCUs of plan_planes().
+  jpeg_decompress_struct& info() { return info_; }
+  BaselineScan::Columns columns() const { return columns_; }
 
   // Frees an image's memory, also after a failure.
   void close();

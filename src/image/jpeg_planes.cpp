@@ -73,9 +73,7 @@ void JpegDecoder::limit_columns(JpegPlanes& planes, const Box& crop) {
   }
 }
 
-std::optional<JpegPlanes> JpegDecoder::begin_planes(const std::string& where, const Box& crop,
-                                                    int scale, const SegmentedJpeg* segments,
-                                                    ScanPoints* points) {
+JpegPlanes JpegDecoder::plan_planes(const std::string& where, const Box& crop, int scale) {
   info_.scale_num = static_cast<unsigned>(scale);
   info_.scale_denom = DCTSIZE;
   if (!errors_.guarded([&] { jpeg_calc_output_dimensions(&info_); })) report(where);
@@ -97,6 +95,13 @@ std::optional<JpegPlanes> JpegDecoder::begin_planes(const std::string& where, co
   planes.band_pixels = mcu_blocks_down(info_) * DCTSIZE;
   planes.first_band = std::max(crop.y - margin, 0) / planes.band_pixels;
   planes.end_band = (std::min(crop.y + crop.height + margin, height) - 1) / planes.band_pixels + 1;
+  return planes;
+}
+
+std::optional<JpegPlanes> JpegDecoder::begin_planes(const std::string& where, const Box& crop,
+                                                    int scale, const SegmentedJpeg* segments,
+                                                    ScanPoints* points) {
+  const JpegPlanes planes = plan_planes(where, crop, scale);
   bands_to_skip_ = planes.first_band;
   band_ = planes.first_band;
   if (!begin_scan(where, segments, points)) return std::nullopt;

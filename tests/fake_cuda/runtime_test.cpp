@@ -15,6 +15,7 @@
 #include "saturate/data/effects.h"
 #include "step/step_graph.h"
 #include "tests/fake_cuda/host_testing.h"
+#include "tests/unpack_testing.h"
 
 namespace saturate::testing {
 namespace {
@@ -152,6 +153,32 @@ TEST_F(FakeRuntime, RunsTheCpuTwinOfTheVolumesKernel) {
   };
   const at::Tensor expected = transform(at::kCPU);
   const Counts found = counted([&] { EXPECT_TRUE(transform(at::kCUDA).equal(expected)); });
+  EXPECT_EQ(of(found, Count::kTwins), 1);
+}
+
+TEST_F(FakeRuntime, RunsTheCpuTwinOfTheUnpackingKernel) {
+  MixedBatch drawn(6);
+  const ImageSize size = drawn.size;
+  const auto bytes = int64_t(slot_bytes(size));
+  drawn.damage(2);
+  const Counts found = counted([&] {
+    const at::TensorOptions options(at::kByte);
+    const at::Tensor slots = at::from_blob(drawn.slots.data(), {6 * bytes}, options).to(at::kCUDA);
+    const at::Tensor packed = at::from_blob(drawn.packed.data(), {6}, options).to(at::kCUDA);
+    const at::Tensor out = at::empty_like(slots), failed = at::empty_like(packed);
+    const at::Tensor scratch =
+        at::empty({unpack_teams(6) * int64_t(unpack_scratch_bytes(size))}, slots.options());
+    unpack_jpegs_cuda({.slots = static_cast<const std::byte*>(slots.const_data_ptr()),
+                       .packed = packed.const_data_ptr<uint8_t>(),
+                       .count = 6,
+                       .size = size,
+                       .scratch = scratch.mutable_data_ptr<uint8_t>(),
+                       .out = out.mutable_data_ptr<uint8_t>(),
+                       .failed = failed.mutable_data_ptr<uint8_t>()},
+                      nullptr);
+    EXPECT_TRUE(out.cpu().equal(at::from_blob(drawn.expected.data(), {6 * bytes}, options)));
+    EXPECT_EQ(failed.sum().item<int64_t>(), 1);
+  });
   EXPECT_EQ(of(found, Count::kTwins), 1);
 }
 

@@ -8,6 +8,7 @@
 #include "tests/fuzz/fuzz_pickle.h"
 #include "tests/fuzz/fuzz_source.h"
 #include "tests/fuzz/fuzz_torch_modules.h"
+#include "tests/fuzz/fuzz_unpack.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace saturate::testing;
@@ -18,6 +19,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz_mask(bytes);
   } else if (format == "index")
     fuzz_index(bytes);
+  else if (format == "unpack")
+    fuzz_unpack(bytes);
   else if (format == "pickle")
     fuzz_pickle(bytes);
   else if (format == "recipe")

@@ -1,0 +1,140 @@
+// Slots with anything in them: unpacking makes pixels or zeros, and accesses nothing else;
+// AddressSanitizer sees the rest.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "image/packed_layout.h"
+#include "saturate/data/random.h"
+#include "tests/unpack_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::header_of;
+using testing::PackedSample;
+using testing::Unpacked;
+
+class HostileSlots : public ::testing::Test {
+ protected:
+  HostileSlots() {
+    FastDecoder decoder;
+    for (const testing::JpegKind& kind : testing::kPackedKinds) {
+      const testing::SplitFile segments =
+          testing::split_file(testing::encode_as(testing::test_picture(150, 110), kind, 50), 4);
+      SegmentedJpeg jpeg;
+      jpeg.open(segments.bytes, 150, 110, "x");
+      good.push_back(testing::pack_sample(decoder, jpeg, {{3, 5, 140, 100}, 0, 0, true}, size));
+      EXPECT_GT(good.back().bytes, 0u);
+    }
+  }
+  void unpack(const std::vector<std::byte>& slot) {
+    const Unpacked found = testing::unpack_slot(slot, size);
+    ASSERT_LE(found.failed[0], 1);
+    failures += found.failed[0];
+    const auto is_zero = [](uint8_t value) { return value == 0; };
+    ASSERT_TRUE(found.failed[0] == 0 || std::ranges::all_of(found.pixels, is_zero));
+  }
+  const ImageSize size{76, 82};
+  std::vector<PackedSample> good;
+  RandomStream random{4, 0, 0, RandomUse::kSynthetic};
+  int failures = 0;
+};
+
+TEST_F(HostileSlots, ChangedBytesNeverCrash) {
+  constexpr int kRounds = 4000;
+  for (int round = 0; round < kRounds; ++round) {
+    const PackedSample& sample = good[size_t(round) % good.size()];
+    std::vector<std::byte> slot = sample.slot;
+    for (uint64_t n = 1 + random.below(4); n > 0; --n) {
+      const size_t near = random.below(3) ? sample.bytes : random.below(2) ? 120 : 9000;
+      slot[random.below(std::min(near, sample.bytes))] = std::byte(random.next_u32());
+    }
+    ASSERT_NO_FATAL_FAILURE(unpack(slot));
+  }
+  EXPECT_GT(failures, kRounds / 20);
+  EXPECT_LT(failures, kRounds * 19 / 20);
+}
+
+TEST_F(HostileSlots, TruncatedDataFail) {
+  for (const PackedSample& sample : good) {
+    PackedJpeg header = header_of(sample);
+    for (uint32_t bytes = 0; bytes < header.data_bytes; bytes += 97) {
+      std::vector<std::byte> slot = sample.slot;
+      PackedJpeg cut_short = header;
+      cut_short.data_bytes = bytes;
+      std::memcpy(slot.data(), &cut_short, sizeof cut_short);
+      failures = 0;
+      ASSERT_NO_FATAL_FAILURE(unpack(slot));
+      EXPECT_EQ(failures, 1) << bytes;
+      slot = sample.slot;
+      std::fill(slot.begin() + header.data_at + bytes, slot.end(), std::byte{0});
+      ASSERT_NO_FATAL_FAILURE(unpack(slot));
+    }
+  }
+}
+
+TEST_F(HostileSlots, RandomHeadersNeverCrash) {
+  for (int round = 0; round < 4000; ++round) {
+    std::vector<std::byte> slot = good[size_t(round) % good.size()].slot;
+    const size_t begin = random.below(100), end = begin + 1 + random.below(round % 2 ? 8 : 3000);
+    for (size_t i = begin < 4 ? 4 : begin; i < std::min(end, slot.size()); ++i)
+      slot[i] = std::byte(random.next_u32());
+    ASSERT_NO_FATAL_FAILURE(unpack(slot));
+  }
+  EXPECT_GT(failures, 2000);
+}
+
+// Numbers that are in range, but not those of the data.
+TEST_F(HostileSlots, ForgedNumbersNeverCrash) {
+  int decoded = 0;
+  for (int round = 0; round < 6000; ++round) {
+    std::vector<std::byte> slot = good[size_t(round) % good.size()].slot;
+    PackedJpeg header;
+    std::memcpy(&header, slot.data(), sizeof header);
+    uint16_t* const numbers[] = {&header.rows,
+                                 &header.parts_across,
+                                 &header.part_mcus,
+                                 &header.first_mcu,
+                                 &header.end_mcu,
+                                 &header.row_mcus,
+                                 &header.across_axis[0].taps,
+                                 &header.across_axis[1].low,
+                                 &header.across_axis[0].high,
+                                 &header.down_axis[0].taps,
+                                 &header.down_axis[1].low,
+                                 &header.down_axis[0].high};
+    uint8_t* const bytes[] = {&header.components,  &header.across,      &header.down,
+                              &header.checks_ends, &header.size[0],     &header.size[1],
+                              &header.size[2],     &header.dc_table[1], &header.ac_table[0]};
+    for (uint64_t n = 1 + random.below(3); n > 0; --n) {
+      if (random.below(2) == 0)
+        *numbers[random.below(std::size(numbers))] =
+            uint16_t(random.below(random.below(2) ? 40 : 65536));
+      else
+        *bytes[random.below(std::size(bytes))] = uint8_t(1 << random.below(4));
+    }
+    std::memcpy(slot.data(), &header, sizeof header);
+    const int before = failures;
+    ASSERT_NO_FATAL_FAILURE(unpack(slot));
+    decoded += failures == before;
+  }
+  EXPECT_GT(decoded, 50) << "this tests little";
+  EXPECT_GT(failures, 3000);
+}
+
+TEST_F(HostileSlots, OtherCodesThanTheDatasFailOrDecode) {
+  for (int round = 0; round < 1500; ++round) {
+    std::vector<std::byte> slot = good[size_t(round) % good.size()].slot;
+    const size_t codes = offsetof(PackedJpeg, codes) + sizeof(PackedCodes) * random.below(4);
+    for (uint64_t n = 1 + random.below(6); n > 0; --n)
+      slot[codes + random.below(random.below(2) ? 16 : sizeof(PackedCodes))] =
+          std::byte(random.below(random.below(2) ? 4 : 256));
+    ASSERT_NO_FATAL_FAILURE(unpack(slot));
+  }
+  EXPECT_GT(failures, 300);
+}
+
+}  // namespace
+}  // namespace saturate
