@@ -156,8 +156,9 @@ class Jobs:
     def _jpegs(self, job):
         """A folder of JPEGs, or None if they could not be written."""
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
-            said = self.check.run(job, self.check.command("saturate", "data", "synth", JPEGS, "--out", f"{scratch}/jpegs"))
-            yield None if said is None else f"{scratch}/jpegs"
+            folder = f"{scratch}/jpegs"
+            said = self.check.run(job, self.check.command("saturate", "data", "synth", JPEGS, "--out", folder))
+            yield None if said is None else folder
 
     def step(self, job, model, side, batch, precision, graph=False):
         """Images/s of each record of a short run on held images, like the peer's, without the warm-up; phases of the
