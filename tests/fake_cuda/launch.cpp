@@ -5,7 +5,6 @@
 #include <unordered_map>
 
 #include "image/finish_passes.h"
-#include "image/unpack_passes.h"
 #include "image/volume_passes.h"
 #include "tests/fake_cuda/streams.h"
 
@@ -51,20 +50,8 @@ cudaError_t launch_volumes(void** arguments, cudaStream_t stream) {
   });
 }
 
-cudaError_t launch_unpacking(void** arguments, cudaStream_t stream) {
-  const UnpackArguments batch = *static_cast<const UnpackArguments*>(arguments[0]);
-  note_touched(stream, {batch.slots, batch.packed}, {batch.scratch, batch.out, batch.failed});
-  return enqueue(stream, Count::kLaunches, [batch] {
-    count_twin();
-    const auto state = std::make_unique<UnpackState>();
-    for (int64_t i = 0; i < batch.count; ++i)
-      unpack_image(LoneTeam(), batch, i, batch.scratch, *state);
-  });
-}
-
 cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) {
   if (is_named(function, "transform_volumes")) return launch_volumes(arguments, stream);
-  if (is_named(function, "unpack_images")) return launch_unpacking(arguments, stream);
   if (!is_named(function, "finish_images")) return enqueue(stream, Count::kLaunches);
   const FinishArguments batch = *static_cast<const FinishArguments*>(arguments[0]);
   const int parts = *static_cast<const int*>(arguments[1]);
