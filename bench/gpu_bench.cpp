@@ -2,10 +2,13 @@
 // images and volumes, compared with a plain copy of as many bytes. Without a GPU: the kernel's CPU
 // version on one thread.
 //   saturate_gpu_bench [SECONDS of each measurement]
-// Prints the JSON of `saturate bench`.
+//   saturate_gpu_bench SECONDS SOURCE    only decoding: the source's JPEGs, packed on one core
+// Prints the JSON of `saturate bench`. Exits with 1 if decoding has other bits than the CPU's.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/zeros.h>
@@ -19,7 +22,13 @@
 #include <string>
 #include <vector>
 
+#include "feed/finish_batch.h"
+#include "image/fast_decoder.h"
+#include "image/packed_jpeg.h"
+#include "image/segmented_jpeg.h"
+#include "saturate/data/dataset.h"
 #include "saturate/data/effects.h"
+#include "saturate/data/error.h"
 #include "trace/host.h"
 
 namespace {
@@ -211,6 +220,114 @@ void bench_volumes(Bench& bench, const at::Device& device, int64_t count,
   bench.add_to_last("share_reached", rate / copies);
 }
 
+constexpr size_t kJpegs = 256;
+
+// JPEGs in segments, each with a random-resized crop, and their decoder: as of a loader thread.
+class Jpegs {
+ public:
+  // The first of a source.
+  explicit Jpegs(const std::string& source) {
+    saturate::AugmentOptions crop;
+    crop.size = kSide;
+    crop.crop = saturate::CropKind::kRandomResized;
+    const auto data = saturate::open_dataset(saturate::Env::posix(), source);
+    saturate::JpegSegmenter segmenter;
+    saturate::Sample sample;
+    for (size_t i = 0; i < data->size() && jpegs_.size() < kJpegs; ++i) {
+      data->read(i, sample);
+      Jpeg jpeg{sample.bytes, sample.width, sample.height, {}};
+      if (sample.encoding != saturate::SampleEncoding::kSegmented &&
+          !segmenter.cut(sample.bytes, /*mcus=*/4, jpeg.bytes, jpeg.width, jpeg.height))
+        continue;
+      saturate::RandomStream random(1, 0, i, saturate::RandomUse::kAugment);
+      jpeg.crop = saturate::draw_transform(crop, random, jpeg.width, jpeg.height);
+      jpegs_.push_back(std::move(jpeg));
+    }
+    std::erase_if(jpegs_, [this, slot = std::vector<std::byte>(kSlot)](const Jpeg& jpeg) mutable {
+      return pack(jpeg, slot.data()) == 0;
+    });
+    if (jpegs_.empty())
+      saturate::fail(saturate::ErrorKind::kData, "no JPEG can be packed", source,
+                     "Give JPEGs of 100 pixels or more a side");
+  }
+
+  size_t count() const { return jpegs_.size(); }
+  // One after the other, to [count, kSide, kSide, 3] of `out`. Returns the bytes of all.
+  size_t pack(std::byte* out) {
+    size_t bytes = 0;
+    for (const Jpeg& jpeg : jpegs_) {
+      bytes += pack(jpeg, out);
+      out += kSlot;
+    }
+    return bytes;
+  }
+  void decode(std::byte* out) {
+    for (const Jpeg& jpeg : jpegs_) {
+      open(jpeg);
+      decoder_.read("a JPEG", jpeg.crop, kSide, {}, out);
+      out += kSlot;
+    }
+  }
+
+ private:
+  static constexpr size_t kSlot = size_t{kSide} * kSide * 3;
+  struct Jpeg {
+    std::vector<std::byte> bytes;
+    int width, height;
+    saturate::SampleTransform crop;
+  };
+  void open(const Jpeg& jpeg) {
+    segments_.open(jpeg.bytes, jpeg.width, jpeg.height, "a JPEG");
+    decoder_.open(segments_, "a JPEG");
+  }
+  size_t pack(const Jpeg& jpeg, std::byte* out) {
+    open(jpeg);
+    return decoder_.pack("a JPEG", jpeg.crop, kSide, {out, kSlot});
+  }
+
+  std::vector<Jpeg> jpegs_;
+  saturate::SegmentedJpeg segments_;
+  saturate::FastDecoder decoder_;
+};
+
+// A loader thread's work with and without packing, and the device's. Returns whether both decoders
+// have the same bits.
+bool bench_decode(Bench& bench, const at::Device& device, const std::string& where,
+                  const std::string& source) {
+  Jpegs jpegs(source);
+  const auto count = int64_t(jpegs.count());
+  const at::Tensor slots = at::zeros({count, kSide, kSide, 3}, at::kByte);
+  const at::Tensor expected = at::empty_like(slots);
+  auto* const packed = static_cast<std::byte*>(slots.mutable_data_ptr());
+  auto* const decoded = static_cast<std::byte*>(expected.mutable_data_ptr());
+  const auto add = [&](const char* name, const Work& work) {
+    bench.add_to_last("cpu_us_per_image", 1e6 / bench.add(name, "images/s", double(count), work));
+  };
+  add("decode JPEGs on one core", [&] { jpegs.decode(decoded); });
+  add("pack JPEGs on one core", [&] { jpegs.pack(packed); });
+  bench.add_to_last("bytes_per_image", double(jpegs.pack(packed)) / double(count));
+
+  const auto bytes = at::TensorOptions(at::kByte).device(device);
+  const at::Tensor there = slots.to(device), out = at::empty_like(there);
+  const at::Tensor flags = at::ones({count}, at::kByte).to(device);
+  const at::Tensor failed = at::empty({count}, bytes);
+  const at::Tensor scratch = at::empty(
+      {saturate::unpack_teams(count) * int64_t(saturate::unpack_scratch_bytes(kSide))}, bytes);
+  const saturate::UnpackArguments batch{
+      .slots = static_cast<const std::byte*>(there.const_data_ptr()),
+      .packed = flags.const_data_ptr<uint8_t>(),
+      .count = count,
+      .size = kSide,
+      .scratch = scratch.mutable_data_ptr<uint8_t>(),
+      .out = out.mutable_data_ptr<uint8_t>(),
+      .failed = failed.mutable_data_ptr<uint8_t>()};
+  bench.add("decode packed JPEGs " + where, "images/s", double(count),
+            [&] { saturate::unpack_jpegs(batch, device); });
+  const bool equal = at::equal(out.cpu(), expected) && !failed.cpu().any().item<bool>();
+  bench.add_to_last("equals_cpu", equal ? 1 : 0);
+  return equal;
+}
+
 // With a GPU: a batch that fills it, and one that fills it only if several blocks share an image.
 std::vector<FinishCase> finish_cases(bool has_gpu, const std::string& where) {
   const int64_t count = has_gpu ? 256 : 4;
@@ -248,13 +365,21 @@ int main(int argc, char** argv) {
   const at::Device device = has_gpu ? at::kCUDA : at::kCPU;
   const std::string where = has_gpu ? "on the GPU" : "on the CPU, the CPU version of the kernel";
   Bench bench(device, seconds);
-  if (has_gpu) bench_copies(bench, device);
-  for (const FinishCase& what : finish_cases(has_gpu, where)) bench_finish(bench, device, what);
-  bench_volumes(bench, device, has_gpu ? 16 : 1, where);
+  bool equal = true;
+  if (argc > 2) {
+    equal = bench_decode(bench, device, where, argv[2]);
+  } else {
+    if (has_gpu) bench_copies(bench, device);
+    for (const FinishCase& what : finish_cases(has_gpu, where)) bench_finish(bench, device, what);
+    bench_volumes(bench, device, has_gpu ? 16 : 1, where);
+  }
   const nlohmann::json result = {{"bench", "gpu"},
                                  {"host", nlohmann::json::parse(saturate::host_json())},
                                  {"commit", saturate::build_commit()},
                                  {"gpu", has_gpu},
                                  {"rows", bench.rows()}};
   std::printf("%s\n", result.dump(2).c_str());
+  if (!equal)
+    std::fprintf(stderr, "decoding %s has other bits than the CPU's decoder\n", where.c_str());
+  return equal ? 0 : 1;
 }

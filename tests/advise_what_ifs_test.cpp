@@ -121,6 +121,37 @@ TEST(WhatIfs, DeviceCacheKernelAndStreamsAreTriedOnAGpu) {
   EXPECT_EQ(tried({"augment.device=cpu", "pipeline.copy=false"}), Set{});
 }
 
+TEST(WhatIfs, JpegsInSegmentsAreTriedOnAGpu) {
+  Machine machine = eight_cores();
+  machine.on_gpu = machine.augments = true;
+  SourceFacts facts = photographs();
+  facts.is_segmented = true;
+  const auto tried = [&](const std::vector<std::string>& settings) {
+    std::vector<std::string> all = {"augment.crop=random_resized", "augment.device=cuda",
+                                    "data.decode=fast"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    std::set<std::string> found;
+    for (const std::string& text : texts(input_what_ifs(plain_recipe(all), machine, facts)))
+      if (text.find("data.decode_device") != std::string::npos) found.insert(text);
+    return found;
+  };
+  using Set = std::set<std::string>;
+  EXPECT_EQ(tried({}), Set{"data.decode_device=cuda"});
+  EXPECT_EQ(tried({"data.decode=exact", "augment.device=cpu"}),
+            Set{"data.decode_device=cuda data.decode=fast augment.device=cuda"});
+  EXPECT_EQ(tried({"data.decode_device=cuda"}),
+            (Set{"augment.device=cpu data.decode_device=cpu",
+                 "data.cache=ram:decoded data.decode=exact data.decode_device=cpu"}));
+  for (const char* never : {"augment.crop=pad", "augment.crop=letterbox"})
+    EXPECT_EQ(tried({never}), Set{}) << never;
+  EXPECT_EQ(tried({"augment.crop=center", "data.cache=device"}), Set{});
+  facts.is_segmented = false;
+  EXPECT_EQ(tried({}), Set{});
+  facts.is_segmented = true;
+  machine.augments = false;
+  EXPECT_EQ(tried({}), Set{});
+}
+
 TEST(WhatIfs, OnlyPrecisionsOfTheHardwareAreTried) {
   const auto precisions = [](const char* mode, bool on_gpu, bool has_bf16) {
     Machine machine = eight_cores();

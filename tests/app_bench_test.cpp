@@ -61,6 +61,30 @@ TEST(Bench, LoaderWritesARowForEveryVariant) {
 #endif
 }
 
+TEST(Bench, LoaderPacksOnRequestAndSaysSo) {
+#ifndef NDEBUG
+  GTEST_SKIP() << "a debug build refuses";
+#endif
+  const TempDir dir;
+  const std::string shard = "shard:" + (dir / "s.shard"),
+                    options =
+                        " --set augment.size=96 --set train.batch=5 --repeats 2 --seconds 0.001 "
+                        "--threads 1 --pack";
+  ASSERT_EQ(run_saturate("data pack synth:size=160,count=20 --quality 80 --out " + shard).exit_code,
+            0);
+  const CommandResult result =
+      run_saturate("bench loader " + shard + options + " --json " + (dir / "b.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("packed, not decoded threads=1"), std::string::npos) << result.out;
+  const auto rows = nlohmann::json::parse(read_text(dir / "b.json"))["rows"];
+  ASSERT_EQ(rows.size(), 7u);
+  EXPECT_EQ(rows[6]["decode"], "packed");
+  EXPECT_GT(rows[6]["packed_share"], 0.5);
+  EXPECT_GT(rows[6]["cpu_ms_per_image"], 0);
+  expect_error(run_saturate("bench loader synth:size=40,count=12" + options), 3,
+               {"no image of the source can be packed", "data pack"});
+}
+
 // Stops before the end of the epoch: 10^6 images would take minutes.
 TEST(Bench, LoaderStopsWithinAnEpoch) {
 #ifndef NDEBUG

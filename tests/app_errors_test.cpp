@@ -47,6 +47,9 @@ TEST_F(CommandErrors, AValueOutOfRangeNamesKeyAndRange) {
   expect_error(train(kSmallSynth, "--set train.tta=shift:16"), 2, {"train.tta shifts by 16", "16"});
   expect_error(train(kSmallSynth, "--set train.device=cpu --set augment.device=cuda"), 2,
                {"the run is not on a GPU", "augment.device"});
+  expect_error(train(kSmallSynth,
+                     "--set train.device=cpu --set data.decode_device=cuda --set data.decode=fast"),
+               2, {"the run is not on a GPU", "data.decode_device"});
   expect_error(train(kSmallSynth, "--set train.batch=199 --set model.name=resnet18"), 2,
                {"last batch of one image, which BatchNorm in resnet18 cannot train on"});
   expect_error(train(kSmallSynth, "--set train.batch=201 --set train.drop_last=true"), 2,

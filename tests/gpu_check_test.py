@@ -186,7 +186,7 @@ class Order(unittest.TestCase):
         names = [job.name for _, job in jobs.chosen(every, ["peers"])]
         names.remove("Python compile gpt2 bf16")  # GPT-2's second peer
         ours = names[0::2]
-        self.assertEqual(len(names), 2 * 11)
+        self.assertEqual(len(names), 2 * 12)
         for name, peer in zip(ours, names[1::2]):
             self.assertEqual(peer.replace("Python ", ""), {"copies and the kernel": "augmentation"}.get(
                 name, name.replace("train ", "")))

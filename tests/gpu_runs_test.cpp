@@ -78,6 +78,37 @@ TEST_F(GpuRuns, AFrozenEncoderAheadOfTheStepGivesTheSerialLosses) {
   expect_near_losses("piped", "serial", 4);
 }
 
+TEST_F(GpuRuns, JpegsDecodedOnTheGpuGiveTheCpusLosses) {
+  const std::string shard = "shard:" + (dir / "photos.shard");
+  ASSERT_EQ(
+      run_saturate("data pack synth:size=160,count=80,difficulty=0.1 --quality 80 --out " + shard)
+          .exit_code,
+      0);
+  const std::vector<std::string> photos = {"data.source=" + shard,
+                                           "data.eval_source=" + shard,
+                                           "data.decode=fast",
+                                           "augment.size=64",
+                                           "augment.crop=random_resized",
+                                           "augment.rotate=10",
+                                           "augment.mixup=0.2",
+                                           "train.epochs=1"};
+  const std::vector<std::vector<std::string>> cases = {
+      {"data.decode_device=cpu"},
+      {"data.decode_device=cuda"},
+      {"data.decode_device=cuda", "pipeline.copy=false"},
+      {"data.decode_device=cuda", "pipeline.augment=true", "debug.checks=streams"},
+      {"data.decode_device=cuda", "train.graph=auto", "augment.mixup=0"}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    std::vector<std::string> settings = photos;
+    settings.insert(settings.end(), cases[i].begin(), cases[i].end());
+    const std::string name = std::to_string(i);
+    run(name, settings);
+    if (i > 0 && i + 1 < cases.size()) expect_near_losses(name, "0", 4);
+  }
+  EXPECT_EQ(losses(dir / "4", "step").size(), 4u);
+  EXPECT_EQ(losses(dir / "1", "eval").size(), 1u);
+}
+
 TEST_F(GpuRuns, GradientCheckpointingGivesThePlainLosses) {
   const std::vector<std::string> net = {"model.name=resnet18", "model.width=0.125",
                                         "train.epochs=1"};

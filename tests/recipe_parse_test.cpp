@@ -68,6 +68,15 @@ TEST(Recipe, DecodedCacheAndFastDecodingExcludeEachOther) {
   }
 }
 
+TEST(Recipe, DecodingOnAGpuIsFastDecoding) {
+  EXPECT_EQ(parse_recipe(kMinimal, "test", {}).data.decode_device, DecodeDevice::kAuto);
+  const std::string error = recipe_error(kMinimal, {"data.decode_device=cuda"});
+  EXPECT_NE(error.find("data.decode_device"), std::string::npos) << error;
+  EXPECT_NE(error.find("data.decode=fast"), std::string::npos) << error;
+  EXPECT_EQ(recipe_error(kMinimal, {"data.decode_device=cuda", "data.decode=fast"}), "no error");
+  EXPECT_EQ(recipe_error(kMinimal, {"data.decode_device=cpu"}), "no error");
+}
+
 TEST(Recipe, ImagesHeldOnTheDeviceExcludeRandomResizedCrops) {
   const std::string error =
       recipe_error(kMinimal, {"data.cache=device", "augment.crop=random_resized"});

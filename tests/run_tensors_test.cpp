@@ -380,6 +380,8 @@ TEST_F(TensorRun, WhatIsForImagesIsRefused) {
   expect_refused({"data.cache=device"}, "data.cache = device is for images");
   expect_refused({"train.tta=flip"}, "train.tta is for images");
   expect_refused({"pipeline.augment=true"}, "pipeline.augment is for images");
+  expect_refused({"data.decode_device=cuda", "data.decode=fast"},
+                 "data.decode_device = cuda is for images");
   expect_refused({"train.label_smoothing=0.1"}, "train.label_smoothing is for classes");
   expect_refused({"model.name=resnet18"}, "Set model.name=mlp");
   expect_refused({"model.classes=3"}, "the target has 1 values");

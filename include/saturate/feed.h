@@ -94,7 +94,9 @@ struct PipelineSetup {
 // memory, without a copy, unless a type changes; it returns to the pool with the last tensor. On a
 // GPU the copy is complete when next() returns. Batches of bytes, or of places in held images, are
 // finished on the device, on its current stream: their effects, then `augment`'s normalisation. So
-// are batches of unfinished volumes, by their own records.
+// are batches of unfinished volumes, by their own records. Samples that the loader packed are
+// decoded there too. A damaged one makes next() or stop() fail with kData, naming its index: on a
+// GPU with a later batch, or at the end of the epoch, since no other call waits for the device.
 // Waiting is charged to kWait, copying to kCopy, finishing to kAugment.
 //
 // With a pipeline its stages run on separate streams, for later batches during the present step;

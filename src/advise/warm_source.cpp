@@ -90,6 +90,7 @@ SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& sampl
     facts.has_jpeg = facts.has_jpeg || (!facts.is_tensors && info.format == ImageFormat::kJpeg);
     facts.is_encoded =
         facts.is_encoded || (sample.encoding != SampleEncoding::kRaw && !facts.is_tensors);
+    facts.is_segmented = facts.is_segmented || sample.encoding == SampleEncoding::kSegmented;
     facts.bytes += double(sample.bytes.size());
     facts.pixel_bytes += 3.0 * info.width * info.height;
   }

@@ -11,9 +11,10 @@ namespace saturate {
 
 // Facts about a source, from a few of its samples.
 struct SourceFacts {
-  size_t samples = 0;       // in all
-  bool has_jpeg = false;    // among those looked at
-  bool is_encoded = false;  // at least one of them is
+  size_t samples = 0;         // in all
+  bool has_jpeg = false;      // among those looked at
+  bool is_encoded = false;    // at least one of them is
+  bool is_segmented = false;  // at least one of them is a JPEG in segments
   bool is_tensors = false;
   double bytes = 0;        // of a sample, as stored: mean
   double pixel_bytes = 0;  // of a sample, decoded: mean

@@ -43,6 +43,13 @@ std::vector<std::string> effects_off(const Recipe& recipe) {
   return settings;
 }
 
+// `settings`, and the CPU as the place of decoding if they exclude the GPU.
+std::vector<std::string> decoding_on_cpu(const Recipe& recipe, std::vector<std::string> settings) {
+  if (recipe.data.decode_device == DecodeDevice::kCuda)
+    settings.push_back("data.decode_device=cpu");
+  return settings;
+}
+
 // Keeps every sample in memory, encoded or decoded.
 void add_caches(const Recipe& recipe, const Machine& machine, const SourceFacts& source,
                 WhatIfs& what_ifs) {
@@ -62,9 +69,26 @@ void add_caches(const Recipe& recipe, const Machine& machine, const SourceFacts&
   add(!kept, Cause::kStorage, {"data.cache=ram"}, Alters::kNothing, source.bytes);
   const bool fast = recipe.data.decode == DecodeMode::kFast;
   std::vector<std::string> decoded = {"data.cache=ram:decoded"};
-  if (fast) decoded.push_back("data.decode=exact");
+  if (fast) decoded = decoding_on_cpu(recipe, {"data.cache=ram:decoded", "data.decode=exact"});
   add(source.is_encoded && !(kept && cache.form == CacheForm::kDecoded), Cause::kDecode, decoded,
       fast ? Alters::kRounding : Alters::kNothing, source.pixel_bytes);
+}
+
+// Decodes on the GPU what SampleReader packs.
+void add_device_decoding(const Recipe& recipe, const SourceFacts& source, WhatIfs& what_ifs) {
+  const CacheOptions& cache = recipe.data.cache;
+  const bool decoded = cache.mode == CacheMode::kRam && cache.form == CacheForm::kDecoded;
+  const CropKind crop = recipe.augment.crop;
+  const bool can_be = source.is_segmented && recipe.data.decode_device != DecodeDevice::kCuda &&
+                      cache.mode != CacheMode::kDevice && !decoded && crop != CropKind::kPad &&
+                      crop != CropKind::kLetterbox;
+  const bool fast = recipe.data.decode == DecodeMode::kFast;
+  const bool there = recipe.augment.device != AugmentDevice::kCpu;
+  std::vector<std::string> settings = {"data.decode_device=cuda"};
+  if (!fast) settings.push_back("data.decode=fast");
+  if (!there) settings.push_back("augment.device=cuda");
+  what_ifs.add_if(can_be, Cause::kDecode, fast && there ? Alters::kNothing : Alters::kRounding,
+                  std::move(settings));
 }
 
 // Moves work between the loader's threads and the GPU.
@@ -74,9 +98,11 @@ void add_device_input(const Recipe& recipe, const Machine& machine, const Source
   const AugmentOptions& augment = recipe.augment;
   const bool resident = recipe.data.cache.mode == CacheMode::kDevice;
   const bool there = augment.device != AugmentDevice::kCpu;
+  add_device_decoding(recipe, source, what_ifs);
   what_ifs.add_if(!there, Cause::kAugmentation, Alters::kRounding, {"augment.device=cuda"});
   what_ifs.add_if(there && !resident && !recipe.pipeline.augment, Cause::kAugmentation,
-                  Alters::kRounding, {"augment.device=cpu"}, "if cores are idle");
+                  Alters::kRounding, decoding_on_cpu(recipe, {"augment.device=cpu"}),
+                  "if cores are idle");
   what_ifs.add_if(there && !recipe.pipeline.augment, Cause::kAugmentation, Alters::kNothing,
                   {"pipeline.augment=true"});
   const bool can_be = !resident && augment.crop != CropKind::kRandomResized &&

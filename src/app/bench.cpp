@@ -1,6 +1,7 @@
 // saturate bench: benchmarks of one part at a time.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 
 #include "advise/warm_source.h"
@@ -24,7 +25,7 @@ struct Variant {
   BenchRow row;
   std::vector<double> cpu_ms;  // of all threads, per image; as many as row.values
   uint32_t epoch = 0;
-  size_t images = 0;  // in total
+  size_t images = 0, packed = 0;  // in total
 
   // Images per second over whole epochs of at least `seconds` in total, or over that time of a
   // longer epoch: up to a batch boundary, when the threads have hardly begun the next batch.
@@ -37,8 +38,10 @@ struct Variant {
     double now = 0;
     while (true) {
       const double begin = now;
-      for (Batch batch; now - begin <= seconds && loader->next(batch); now = passed())
+      for (Batch batch; now - begin <= seconds && loader->next(batch); now = passed()) {
         done += batch.count();
+        packed += size_t(std::ranges::count(batch.samples, true, &BatchSample::packed));
+      }
       now = passed();  // also if every image was skipped
       if (now >= seconds) break;
       loader->start_epoch(epoch++);
@@ -105,6 +108,38 @@ std::vector<Variant> make_variants(const Dataset& data, const Recipe& recipe,
   return variants;
 }
 
+// Rows of a loader that packs JPEGs for decoding on a GPU (data.decode_device=cuda).
+void add_packing(const Dataset& data, const Recipe& recipe, const std::vector<int>& threads,
+                 std::vector<Variant>& variants) {
+  if (!data.tensors().empty())
+    fail(ErrorKind::kUsage, "the source has tensors, and only JPEGs are packed", "--pack",
+         "Remove it");
+  for (const int count : threads) {
+    LoaderOptions options = options_of(recipe, count);
+    options.output = BatchOutput::kUnfinished;
+    options.decode = DecodeMode::kFast;
+    options.packs = true;
+    Variant variant;
+    variant.loader = std::make_unique<Loader>(data, options, recipe.augment);
+    variant.row = {fmt::format("packed, not decoded threads={}", count),
+                   "images/s",
+                   {},
+                   {{"decode", "packed"}, {"type", "uint8"}, {"threads", count}}};
+    variants.push_back(std::move(variant));
+  }
+}
+
+// A row for packing says how many images were not packed, but decoded.
+void note_packed(Variant& variant) {
+  if (variant.row.keys.value("decode", "") != "packed") return;
+  const double share = double(variant.packed) / double(std::max<size_t>(1, variant.images));
+  variant.row.keys["packed_share"] = share;
+  if (share == 0)
+    fail(ErrorKind::kData, "no image of the source can be packed", "--pack",
+         "Give a shard of JPEGs in segments, as saturate data pack writes it");
+  if (share < 1) variant.row.name += fmt::format(" ({:.1f} % were decoded)", 100 * (1 - share));
+}
+
 int bench_loader(const BenchInput& arguments) {
   require_release_build();
   Env& env = Env::posix();
@@ -118,13 +153,14 @@ int bench_loader(const BenchInput& arguments) {
   const auto data =
       warm_source(*source, recipe.data.cache, spread_samples(source->size(), kCachedSamples));
   std::vector<Variant> variants = make_variants(*data, recipe, threads);
+  if (arguments.pack) add_packing(*data, recipe, threads, variants);
   // One warm-up each fills buffers; then the variants are interleaved, so that a machine that slows
   // down affects all of them.
   for (Variant& variant : variants) {
     variant.measure(env, arguments.seconds);
     variant.row.values.clear();
     variant.cpu_ms.clear();
-    variant.images = 0;
+    variant.images = variant.packed = 0;
   }
   for (int i = 0; i < arguments.repeats; ++i)
     for (Variant& variant : variants) variant.measure(env, arguments.seconds);
@@ -132,6 +168,7 @@ int bench_loader(const BenchInput& arguments) {
   for (Variant& variant : variants) {
     variant.row.keys["cpu_ms_per_image"] = median_of(variant.cpu_ms);
     variant.row.keys["images"] = variant.images;
+    note_packed(variant);
     report.rows.push_back(std::move(variant.row));
   }
   return publish(report, arguments.json);
@@ -143,6 +180,9 @@ void add_loader(CLI::App& bench, int& exit_code) {
       "Images per second of the loader: exact and fast decoding; uint8, bf16 and fp32",
       bench_loader, {.repeats = 7, .seconds = 0.5});
   add_bench_input(command, arguments);
+  command.add_flag("--pack", arguments.pack,
+                   "Also a row without decoding: JPEGs in segments are packed for a GPU "
+                   "(data.decode_device=cuda)");
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ struct BenchInput {
   std::vector<int> threads = {};
   int repeats = 1;
   double seconds = 1;  // minimum length of one measurement
+  bool pack = false;   // bench loader: also packs
 };
 
 // INPUT, --set, --threads, --repeats, --seconds and --json; `arguments` holds their defaults.

@@ -150,6 +150,15 @@ std::vector<OptionRow> source_rows() {
              "Decoder of images: exact returns Pillow's pixels; fast decodes only the part of a "
              "JPEG that the crop needs and resizes before colour conversion, typically 50 dB from "
              "exact."),
+      choice(
+          SATURATE_OPTION(data.decode_device),
+          std::vector<std::pair<std::string, DecodeDevice>>{{"auto", DecodeDevice::kAuto},
+                                                            {"cpu", DecodeDevice::kCpu},
+                                                            {"cuda", DecodeDevice::kCuda}},
+          "Where data.decode = \"fast\" decodes: cuda copies the compressed parts of a JPEG that "
+          "a crop needs to the training GPU, which decodes them to the same pixels. It needs "
+          "augmentation there, and JPEGs in segments (data pack) or in data.index; the loader's "
+          "threads decode all other images. auto is cpu: cuda has not run on a GPU yet."),
       choice(SATURATE_OPTION(data.on_error),
              std::vector<std::pair<std::string, OnError>>{{"fail", OnError::kFail},
                                                           {"skip", OnError::kSkip}},
@@ -171,6 +180,9 @@ void validate_data(const DataOptions& data, const std::string& where) {
     fail_option("data.cache",
                 "= ram:decoded keeps whole images, which data.decode = fast never decodes",
                 "Set data.decode=exact, or data.cache=ram", where);
+  if (data.decode_device == DecodeDevice::kCuda && data.decode != DecodeMode::kFast)
+    fail_option("data.decode_device", "= cuda decodes as data.decode = fast does",
+                "Set data.decode=fast, or data.decode_device=cpu", where);
 }
 
 }  // namespace saturate

@@ -44,6 +44,10 @@ void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOp
           "bytes are never planar", "LoaderOptions::output", "Ask for kFloat32");
   require(!places || options.held.size() == dataset.size(), "places need every held sample",
           "LoaderOptions::held", "Give one for each sample of the dataset");
+  require(!options.packs ||
+              (options.output == BatchOutput::kUnfinished && options.decode == DecodeMode::kFast),
+          "JPEGs are packed only for unfinished batches of fast decoding", "LoaderOptions::packs",
+          "Ask for kUnfinished and kFast");
   require(!options.masks || dataset.has_masks(), "the source has no masks", "data.source",
           "Give masks:PATH, or synth:masks=true,...");
   require(!options.masks || !places, "masks cannot be combined with places", "LoaderOptions::masks",

@@ -5,6 +5,7 @@
 
 #include "base/spans.h"
 #include "data/read_sample.h"
+#include "image/packed_jpeg.h"
 #include "saturate/data/error.h"
 #include "saturate/data/random.h"
 
@@ -57,11 +58,13 @@ void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
   EffectList applied;
   EffectList& effects = options_.finishes() ? applied : sample.effects;
   sample.effects.count = 0;
+  packed_ = false;
   if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, sample.index});
   if (options_.masks) drawn_effects_ = effects;
   if (options_.output == BatchOutput::kPlaces) return locate(epoch, sample);
   if (options_.output != BatchOutput::kPlanar) {
     sample.label = read_augmented(epoch, sample.index, applied, out);
+    sample.packed = packed_;
     return;
   }
   sample.label = read_augmented(epoch, sample.index, applied, interleaved_.data());
@@ -162,8 +165,11 @@ bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const PixelFormat& 
       segmented ? fast_.open(segmented_, sample_.name) : fast_.open(sample_.bytes, sample_.name);
   if (!info) return false;
   const SampleTransform drawn = transform(epoch, index, info->width, info->height);
-  if (drawn.fitted.width > 0) fill_pixels(format, mean_levels(augment_), values() / 3, out);
-  return fast_.read(sample_.name, drawn, augment_.size, format, out);
+  const bool padded = drawn.fitted.width > 0;
+  if (padded) fill_pixels(format, mean_levels(augment_), values() / 3, out);
+  if (options_.packs && !padded)
+    packed_ = fast_.pack(sample_.name, drawn, augment_.size, {out, slot_bytes(augment_.size)}) > 0;
+  return packed_ || fast_.read(sample_.name, drawn, augment_.size, format, out);
 }
 
 void SampleReader::read_exact(uint32_t epoch, uint32_t index, const PixelFormat& format,

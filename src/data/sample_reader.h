@@ -58,7 +58,8 @@ class SampleReader {
   int64_t read_augmented(uint32_t epoch, uint32_t index, const EffectList& effects, std::byte* out);
   // Reads, crops, resizes, shifts and flips into `out`. Returns the label.
   int64_t read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
-  // Both write sample_ to `out`. False if only the exact path can.
+  // Both write sample_ to `out`. False if only the exact path can. The fast path may leave a packed
+  // JPEG there, and sets packed_.
   bool read_fast(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
   void read_exact(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
   void write(const Image& image, const SampleTransform& transform, const PixelFormat& format,
@@ -82,6 +83,7 @@ class SampleReader {
   int width_ = 0, height_ = 0;
   SampleTransform drawn_;
   EffectList drawn_effects_;
+  bool packed_ = false;  // with options.packs: the last sample is a packed JPEG
   const ClassMap* kept_mask_ = nullptr;
   ClassMap mask_;
   EffectScratch effects_;

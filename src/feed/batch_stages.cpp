@@ -6,7 +6,9 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
@@ -80,16 +82,33 @@ at::Tensor BatchStages::raw_bytes(const std::shared_ptr<std::byte>& memory, at::
       .to(device_, /*non_blocking=*/async, /*copy=*/true);
 }
 
-// One part of each sample, as bytes; an asynchronous copy is through pinned memory, which torch
-// keeps until it is done.
-template <class T>
-at::Tensor BatchStages::gathered(const Batch& batch, T BatchSample::*part, bool async) const {
-  const auto bytes = int64_t(batch.count() * sizeof(T));
+// One part of each sample, then the next part, as bytes; an asynchronous copy is through pinned
+// memory, which torch keeps until it is done.
+template <class... Parts>
+at::Tensor BatchStages::gathered(const Batch& batch, bool async,
+                                 Parts BatchSample::*... parts) const {
+  const auto bytes = int64_t(batch.count() * (sizeof(Parts) + ...));
   const at::Tensor host =
       async && device_.is_cuda() ? host_bytes(bytes) : at::empty({bytes}, at::kByte);
-  T* to = reinterpret_cast<T*>(host.mutable_data_ptr());
-  for (const BatchSample& sample : batch.samples) *to++ = sample.*part;
+  auto* to = static_cast<std::byte*>(host.mutable_data_ptr());
+  const auto put = [&](auto part) {
+    for (const BatchSample& sample : batch.samples) {
+      std::memcpy(to, &(sample.*part), sizeof(sample.*part));
+      to += sizeof(sample.*part);
+    }
+  };
+  (put(parts), ...);
   return host.to(device_, /*non_blocking=*/async);
+}
+
+// The flags of packed samples come with the effects, so that they need no copy of their own.
+void BatchStages::copy_packed(const Batch& batch, DeviceBatch& out, bool async) const {
+  const int64_t count = int64_t(batch.count()), effects = count * int64_t(sizeof(EffectList));
+  const at::Tensor both = gathered(batch, async, &BatchSample::effects, &BatchSample::packed);
+  const at::Tensor slots =
+      raw_bytes(batch.pixels, {count, batch.size.height, batch.size.width, 3}, async);
+  out.effects = both.narrow(0, 0, effects);
+  out.pixels = unpacker_.unpack(batch, slots, both.narrow(0, effects, count));
 }
 
 void BatchStages::copy(Batch& batch, DeviceBatch& out, bool async) const {
@@ -102,18 +121,20 @@ void BatchStages::copy(Batch& batch, DeviceBatch& out, bool async) const {
   if (batch.columns) {
     take_columns(batch, device_, async, out);
     if (has_class_labels(batch))
-      out.labels = gathered(batch, &BatchSample::label, async).view(at::kLong);
+      out.labels = gathered(batch, async, &BatchSample::label).view(at::kLong);
     return;
   }
   out.labels = batch.masks ? raw_bytes(batch.masks, {count, height, width}, async)
-                           : gathered(batch, &BatchSample::label, async).view(at::kLong);
+                           : gathered(batch, async, &BatchSample::label).view(at::kLong);
   if (batch.type != PixelType::kUint8) {
     out.pixels = floats(batch, async);
     return;
   }
-  out.effects = gathered(batch, &BatchSample::effects, async);
+  if (std::ranges::any_of(batch.samples, &BatchSample::packed))
+    return copy_packed(batch, out, async);
+  out.effects = gathered(batch, async, &BatchSample::effects);
   if (held_.any())
-    out.places = gathered(batch, &BatchSample::place, async);
+    out.places = gathered(batch, async, &BatchSample::place);
   else
     out.pixels = raw_bytes(batch.pixels, {count, height, width, 3}, async);
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "feed/batch_unpacker.h"
 #include "saturate/feed.h"
 
 namespace saturate {
@@ -19,20 +20,23 @@ class BatchStages {
 
   const at::Device& device() const { return device_; }
 
-  // Moves the loader's batch, and its names, to an unfinished batch on the device; tensors to a
-  // finished one, unless they have unfinished volumes. `async`: a GPU's copies may still be in
-  // flight afterwards, on its current stream; the memory of `batch` must be kept until they are
-  // done.
+  // Moves the loader's batch, and its names, to an unfinished batch on the device, and decodes its
+  // packed samples there; tensors to a finished one, unless they have unfinished volumes. `async`:
+  // a GPU's copies may still be in flight afterwards, on its current stream; the memory of `batch`
+  // must be kept until they are done.
   void copy(Batch& batch, DeviceBatch& out, bool async) const;
   // Computes images and labels: effects, normalisation, layout. Does nothing if they exist already.
   void finish(DeviceBatch& batch) const;
+  // Waits for the device, and fails with kData if it could not decode a packed sample.
+  void check_decoded() const { unpacker_.check(/*wait=*/true); }
 
  private:
   at::Tensor floats(const Batch& batch, bool async) const;
   at::Tensor raw_bytes(const std::shared_ptr<std::byte>& memory, at::IntArrayRef shape,
                        bool async) const;
-  template <class T>
-  at::Tensor gathered(const Batch& batch, T BatchSample::*part, bool async) const;
+  template <class... Parts>
+  at::Tensor gathered(const Batch& batch, bool async, Parts BatchSample::*... parts) const;
+  void copy_packed(const Batch& batch, DeviceBatch& out, bool async) const;
   void set_held(const DeviceBatch& batch, FinishArguments& task) const;
   at::Tensor finished(const DeviceBatch& batch) const;
 
@@ -44,6 +48,7 @@ class BatchStages {
   const PixelType output_;  // type of the finished images
   const bool blurs_;
   const HeldImages held_;
+  mutable BatchUnpacker unpacker_;  // of the batches that were copied
 };
 
 }  // namespace saturate

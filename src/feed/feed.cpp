@@ -113,6 +113,7 @@ void Feeder::start_epoch(uint32_t epoch, size_t first_batch) {
 void Feeder::stop() {
   state_->forget();
   state_->loader.stop();
+  state_->stages.check_decoded();
 }
 
 void Feeder::settle() {
@@ -124,7 +125,9 @@ bool Feeder::next(DeviceBatch& out) {
     out = *state_->held;
     return true;
   }
-  return state_->pipeline ? state_->next_in_pipeline(out) : state_->next_in_order(out);
+  const bool found = state_->pipeline ? state_->next_in_pipeline(out) : state_->next_in_order(out);
+  if (!found) state_->stages.check_decoded();
+  return found;
 }
 
 void Feeder::leave_unfinished(bool leaves) {

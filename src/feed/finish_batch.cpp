@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <vector>
+
 namespace saturate {
 namespace {
 
@@ -20,6 +22,24 @@ bool has_finish_kernel() {
 #else
   return false;
 #endif
+}
+
+void unpack_jpegs(const UnpackArguments& batch, [[maybe_unused]] const c10::Device& device) {
+#ifdef SATURATE_HAS_CUDA
+  if (device.is_cuda()) return unpack_jpegs_cuda(batch, current_stream(device));
+#endif
+  at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {
+    const auto slot = int64_t(slot_bytes(batch.size));
+    std::vector<uint8_t> scratch(unpack_scratch_bytes(batch.size));
+    UnpackArguments part = batch;
+    part.slots += begin * slot;
+    part.packed += begin;
+    part.count = end - begin;
+    part.scratch = scratch.data();
+    part.out += begin * slot;
+    part.failed += begin;
+    unpack_jpegs_cpu(part);
+  });
 }
 
 void finish_batch(const FinishArguments& batch, [[maybe_unused]] const c10::Device& device) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "data/elements.h"
+#include "image/packed_jpeg.h"
 #include "model/random_state.h"
 #include "run/setup.h"
 #include "run/single_image.h"
@@ -59,13 +60,17 @@ int64_t batch_bytes(const Recipe& recipe, const TensorSamples& tensors, int64_t 
 int64_t bytes_beside(const Recipe& recipe, const TensorSamples& tensors, const at::Device& device,
                      int64_t images) {
   const int64_t streams = stream_count(recipe.pipeline);
-  const BatchOutput output = train_loader_options(recipe).output;
+  const LoaderOptions loading = train_loader_options(recipe);
   const bool graph = has_graph(recipe, device);
   int64_t batches = streams > 0 ? streams + 1 : 0;
   batches += int64_t{graph};
-  batches += int64_t{output == BatchOutput::kPlaces || output == BatchOutput::kUnfinished};
+  batches +=
+      int64_t{loading.output == BatchOutput::kPlaces || loading.output == BatchOutput::kUnfinished};
+  batches += int64_t{loading.packs};
+  const int64_t scratch =
+      loading.packs ? unpack_teams(images) * int64_t(unpack_scratch_bytes(recipe.augment.size)) : 0;
   const int64_t workspaces = device.is_cuda() ? int64_t{graph} + recipe.pipeline.encoder : 0;
-  return batches * batch_bytes(recipe, tensors, images) + workspaces * kWorkspaceBytes;
+  return batches * batch_bytes(recipe, tensors, images) + workspaces * kWorkspaceBytes + scratch;
 }
 
 // Trial steps on a separate model.

@@ -59,6 +59,21 @@ AugmentDevice resolve_augment_device(AugmentDevice asked, const at::Device& devi
   return can ? AugmentDevice::kCuda : AugmentDevice::kCpu;
 }
 
+// REQUIRES: augment.device is resolved.
+DecodeDevice resolve_decode_device(const Recipe& recipe, const at::Device& device) {
+  if (recipe.data.decode_device != DecodeDevice::kCuda) return DecodeDevice::kCpu;
+  const bool can = device.is_cuda() && has_finish_kernel();
+  if (!can || recipe.augment.device != AugmentDevice::kCuda)
+    fail(
+        ErrorKind::kUsage,
+        !device.is_cuda() ? "the run is not on a GPU"
+        : !can            ? "this build has no kernel for it"
+                          : "it needs augmentation on the GPU, and augment.device is cpu",
+        "data.decode_device=cuda",
+        can ? "Set augment.device=cuda, or data.decode_device=cpu" : "Set data.decode_device=auto");
+  return DecodeDevice::kCuda;
+}
+
 // The shorter side of the first image, skipping broken ones under data.on_error=skip.
 int first_image_side(const Dataset& data, OnError on_error) {
   Decoder decoder;
@@ -203,6 +218,7 @@ void resolve_images(Recipe& recipe, const at::Device& device) {
     fail(ErrorKind::kUsage, "this build has no kernel for images in GPU memory", "data.cache",
          "Set data.cache=ram");
   recipe.augment.device = resolve_augment_device(recipe.augment.device, device);
+  recipe.data.decode_device = resolve_decode_device(recipe, device);
   if (recipe.pipeline.augment && device.is_cuda() && recipe.augment.device != AugmentDevice::kCuda)
     fail(ErrorKind::kUsage, "it needs augmentation on the GPU, and augment.device is cpu",
          "pipeline.augment",
@@ -289,6 +305,8 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
     options.output = BatchOutput::kUnfinished;
   else if (!recipe.train.channels_last)
     options.output = BatchOutput::kPlanar;
+  options.packs = recipe.data.decode_device == DecodeDevice::kCuda &&
+                  recipe.train.device == "cuda" && options.output == BatchOutput::kUnfinished;
   options.type = recipe.augment.output;
   options.seed = recipe.seed;
   // A store that is away must fail first: its error says what is wrong.

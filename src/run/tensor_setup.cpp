@@ -46,6 +46,8 @@ void refuse_image_settings(const Recipe& recipe, bool has_volume, bool varies) {
   refuse_augmentation(recipe, has_volume);
   refuse(recipe.data.cache.mode == CacheMode::kDevice, "data.cache", "= device " + images,
          "Set data.cache=ram");
+  refuse(recipe.data.decode_device == DecodeDevice::kCuda, "data.decode_device", "= cuda " + images,
+         "Remove it");
   refuse(recipe.pipeline.augment && !has_volume, "pipeline.augment", images, "Remove it");
   refuse(recipe.train.eval_flip || recipe.train.eval_shift > 0, "train.tta", images, "Remove it");
   refuse(varies && !recipe.train.compiled.empty(), "train.compiled",

@@ -1,6 +1,7 @@
 """The jobs of a check in their order, each peer directly after its counterpart."""
 
 import array
+import contextlib
 import functools
 import json
 import lzma
@@ -24,6 +25,7 @@ STEPS = [
 WITHOUT_PEER = ["resnet9"]  # torchvision has none
 GPT = ("gpt2", 1024, 8)  # model, tokens in a sequence, batch
 GPT_TOKENS = 1 << 19
+JPEGS = "size=448,count=256"  # drawn, of about the pixels of a photograph of ImageNet
 PRECISIONS = ["bf16", "fp16", "tf32", "fp32"]  # a GPU's default first
 GRAPH_PRECISIONS = ["bf16", "fp16"]
 # Settings whose speedup only a GPU can show.
@@ -89,6 +91,8 @@ class Jobs:
         yield self._job("bench", "a custom augmentation", self.example)
         yield self._job("bench", "copies and the kernel", self.bench, compared=True)
         yield self._job("peers", "Python augmentation", self.peer_augmentation)
+        yield self._job("bench", "decoding JPEGs", self.decode, compared=True)
+        yield self._job("peers", "Python decoding JPEGs", self.peer_decode)
         for precision in PRECISIONS:
             yield from self._steps(precision)
         for title, over, settings in SWEEPS:
@@ -139,6 +143,22 @@ class Jobs:
         said = self.check.run(job, self.check.command("saturate_gpu_bench", 0.05))
         for row in json.loads(said)["rows"] if said else []:
             self.check.results.add_row(row)
+
+    def decode(self, job):
+        """Random-resized crops of drawn JPEGs: packed on one core, decoded on the GPU to the bits of the CPU's decoder,
+        else the job fails."""
+        with self._jpegs(job) as folder:
+            said = folder and self.check.run(job, self.check.command("saturate_gpu_bench", 0.2, f"folder:{folder}"))
+        for row in json.loads(said)["rows"] if said else []:
+            self.check.results.add_row(row)
+
+    @contextlib.contextmanager
+    def _jpegs(self, job):
+        """A folder of JPEGs, or None if they could not be written."""
+        with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
+            folder = f"{scratch}/jpegs"
+            said = self.check.run(job, self.check.command("saturate", "data", "synth", JPEGS, "--out", folder))
+            yield None if said is None else folder
 
     def step(self, job, model, side, batch, precision, graph=False):
         """Images/s of each record of a short run on held images, like the peer's, without the warm-up; phases of the
@@ -243,6 +263,16 @@ class Jobs:
         for name, rates in json.loads(said).items() if said else []:
             kind = "torch" if name == "volumes" else "torchvision v2"
             self.check.results.row(f"{kind} on the GPU: {name}", "volumes/s" if name == "volumes" else "images/s", rates)
+
+    def peer_decode(self, job):
+        with self._jpegs(job) as folder:
+            said = folder and self._peer(job, "gpu_decode.py", folder)
+        for name, found in json.loads(said).items() if said else []:
+            if isinstance(found, str):
+                self.check.results.note("skipped", f"{job}: {name}", found)
+            else:
+                self.check.results.row(f"{name}: decode JPEGs", "images/s", found["rates"],
+                                       cpu_us_per_image=found["cpu_us_per_image"])
 
     def peer_step(self, job, name, model, side, batch, precision):
         said = self._peer(job, "gpu_step.py", model, side, batch, precision)

@@ -12,6 +12,7 @@
 namespace saturate {
 
 enum class DecodeMode { kExact, kFast };
+enum class DecodeDevice { kAuto, kCpu, kCuda };
 enum class ShuffleMode { kFull, kBlock, kNone };
 enum class CacheMode { kNone, kRam, kDevice };
 enum class CacheForm { kEncoded, kDecoded };
@@ -82,6 +83,7 @@ struct DataOptions {
   int nice = -1;     // added to the threads' nice level; -1: depends on where the step runs
   int prefetch = 4;  // batches
   DecodeMode decode = DecodeMode::kExact;
+  DecodeDevice decode_device = DecodeDevice::kAuto;  // kCuda: with kFast only
   OnError on_error = OnError::kFail;
   ShuffleOptions shuffle;
   CacheOptions cache;

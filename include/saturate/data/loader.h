@@ -107,6 +107,7 @@ struct BatchSample {
   std::string name = {};    // with LoaderOptions::names, else empty
   HeldPlace place = {};     // with kPlaces
   EffectList effects = {};  // the remaining work on the image; empty if it is finished
+  bool packed = false;      // with LoaderOptions::packs: the pixels are still a packed JPEG
 };
 
 struct Batch {
@@ -156,6 +157,9 @@ struct LoaderOptions {
   // report why one could not be.
   std::span<const HeldSample> held;
   DecodeMode decode = DecodeMode::kExact;
+  // Only with kUnfinished and kFast: of a JPEG that can be decoded in parts, the memory of the
+  // pixels gets a packed JPEG (src/image/packed_jpeg.h), which a Feeder decodes on its device.
+  bool packs = false;
   // Maps the dataset's labels to the model's, if its classes have other numbers there or some are
   // missing. Empty: identity.
   std::vector<int64_t> labels;

@@ -1,0 +1,89 @@
+// Packed JPEGs decoded on a GPU, also on the fake CUDA runtime: the same pixels as the CPU's, and
+// no damaged one without an error.
+#include <ATen/ops/equal.h>
+
+#include "saturate/feed.h"
+#include "tests/gpu_testing.h"
+#include "tests/packed_testing.h"
+
+namespace saturate::testing {
+namespace {
+
+AugmentOptions crops(const ImageSize& size) {
+  AugmentOptions augment;
+  augment.size = size;
+  augment.crop = CropKind::kRandomResized;
+  return augment;
+}
+
+// The pixels of two epochs, uint8, before effects.
+std::vector<at::Tensor> pixels_on(const at::Device& device, const Dataset& data, bool packs,
+                                  const AugmentOptions& augment, Toggle copy = Toggle::kOff) {
+  Loader loader(data, packing_options(packs), augment, batch_allocator(device));
+  Ledger ledger(Env::posix());
+  Feeder feeder(loader, device, true, ledger, augment);
+  if (copy == Toggle::kOn) feeder.use_pipeline({{.copy = copy}});
+  feeder.leave_unfinished(true);
+  std::vector<at::Tensor> all;
+  for (const uint32_t epoch : {0u, 1u}) {
+    feeder.start_epoch(epoch);
+    for (DeviceBatch batch; feeder.next(batch);) all.push_back(batch.pixels.cpu());
+    feeder.stop();
+  }
+  return all;
+}
+
+class GpuPacked : public ::testing::Test {
+ protected:
+  void SetUp() override { SATURATE_NEEDS_GPU(); }
+  TempDir dir;
+};
+
+TEST_F(GpuPacked, PixelsHaveTheBitsOfTheCpus) {
+  const auto shard = mixed_shard(dir);
+  for (const ImageSize size : {ImageSize(96), ImageSize(72, 112)}) {
+    EXPECT_GT(packed_samples(*shard, crops(size)), 0u);
+    const auto expected = pixels_on(at::kCPU, *shard, false, crops(size));
+    ASSERT_EQ(expected.size(), 10u);
+    for (const Toggle copy : {Toggle::kOff, Toggle::kOn}) {
+      const auto found = pixels_on({at::kCUDA, 0}, *shard, true, crops(size), copy);
+      ASSERT_EQ(found.size(), expected.size());
+      for (size_t i = 0; i < found.size(); ++i)
+        EXPECT_TRUE(at::equal(found[i], expected[i])) << text_of(size) << ", batch " << i;
+    }
+  }
+}
+
+// Also in the last batch, after which no other batch is fed.
+TEST_F(GpuPacked, ADamagedSampleEndsTheEpochWithAnError) {
+  const auto shard = mixed_shard(dir);
+  for (const size_t damaged : {0, 4, 18})
+    for (const Toggle copy : {Toggle::kOff, Toggle::kOn}) {
+      const ChangedDataset data = with_damage(shard, damaged);
+      const Error error = error_of([&] { pixels_on({at::kCUDA, 0}, data, true, crops(96), copy); });
+      EXPECT_EQ(error.kind(), ErrorKind::kData);
+      EXPECT_NE(std::string(error.what()).find("sample " + std::to_string(damaged)),
+                std::string::npos)
+          << error.what();
+    }
+}
+
+TEST_F(GpuPacked, AnEpochThatEndsEarlyStillReportsDamage) {
+  const auto shard = mixed_shard(dir);
+  const ChangedDataset data(shard, [](size_t index, Sample& sample) {
+    if (index < kJpegsInSegments && index % 2 == 0) damage_codes(sample);
+  });
+  LoaderOptions options = packing_options(true);
+  options.shuffle.mode = ShuffleMode::kNone;
+  const at::Device device(at::kCUDA, 0);
+  Loader loader(data, options, crops(96), batch_allocator(device));
+  Ledger ledger(Env::posix());
+  Feeder feeder(loader, device, true, ledger, crops(96));
+  feeder.start_epoch(0);
+  DeviceBatch batch;
+  ASSERT_TRUE(feeder.next(batch)) << "no call has waited for the device yet";
+  EXPECT_EQ(error_of([&] { feeder.stop(); }).kind(), ErrorKind::kData);
+}
+
+}  // namespace
+}  // namespace saturate::testing
