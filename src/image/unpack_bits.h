@@ -9,7 +9,7 @@ namespace saturate {
 
 constexpr int kUnpackLook = 9;  // bits of a look-up
 
-// What a prefix of kUnpackLook bits begins with: the code's length << 8 | its symbol; 0: a longer
+// A look-up by a prefix of kUnpackLook bits finds the code's length << 8 | its symbol; 0: a longer
 // code, or none.
 struct UnpackCodes {
   uint16_t look[1 << kUnpackLook];
