@@ -190,12 +190,12 @@ TEST(Fuzz, Unpack) {
   size_t decoded = 0;
   constexpr size_t kRounds = 1000;
   for (size_t round = 0; round < kRounds; ++round) {
-    std::string changes(mutator.below(7), '\0');
+    std::string changes(3 + mutator.below(30), '\0');
     for (char& c : changes) c = char(mutator.below(256));
     ASSERT_NO_THROW(decoded += testing::fuzz_unpack(std::as_bytes(std::span(changes)))) << round;
   }
-  EXPECT_GT(decoded, kRounds / 4);
-  EXPECT_LT(decoded, kRounds) << "every change was harmless: this tests little";
+  EXPECT_GT(decoded, kRounds / 50);
+  EXPECT_LT(decoded, kRounds / 2) << "most changes were harmless: this tests little";
 }
 
 TEST(Fuzz, Mask) {

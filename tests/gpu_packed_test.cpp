@@ -2,6 +2,8 @@
 // no damaged one without an error.
 #include <ATen/ops/equal.h>
 
+#include <thread>
+
 #include "saturate/feed.h"
 #include "tests/gpu_testing.h"
 #include "tests/packed_testing.h"
@@ -83,6 +85,33 @@ TEST_F(GpuPacked, AnEpochThatEndsEarlyStillReportsDamage) {
   DeviceBatch batch;
   ASSERT_TRUE(feeder.next(batch)) << "no call has waited for the device yet";
   EXPECT_EQ(error_of([&] { feeder.stop(); }).kind(), ErrorKind::kData);
+  EXPECT_EQ(error_of([&] { feeder.stop(); }).kind(), ErrorKind::kData) << "it was forgotten";
+  EXPECT_EQ(error_of([&] { feeder.next(batch); }).kind(), ErrorKind::kData);
+}
+
+TEST_F(GpuPacked, DamageInABatchThatNoStepHasSeenIsNoError) {
+  const auto shard = mixed_shard(dir);
+  LoaderOptions options = packing_options(true);
+  options.shuffle.mode = ShuffleMode::kNone;
+  const ChangedDataset data(shard, [&](size_t index, Sample& sample) {
+    if (index >= options.batch && index < kJpegsInSegments) damage_codes(sample);
+  });
+  ASSERT_LT(options.batch, kJpegsInSegments);
+  const at::Device device(at::kCUDA, 0);
+  Loader loader(data, options, crops(96), batch_allocator(device));
+  Ledger ledger(Env::posix());
+  Feeder feeder(loader, device, true, ledger, crops(96));
+  feeder.use_pipeline({{.copy = Toggle::kOn}});
+  feeder.start_epoch(0);
+  while (loader.ready() < 2) std::this_thread::yield();
+  DeviceBatch batch;
+  ASSERT_TRUE(feeder.next(batch)) << "and another batch is in flight";
+  EXPECT_NO_THROW(feeder.stop());
+  feeder.start_epoch(0);
+  EXPECT_EQ(error_of([&] {
+              while (feeder.next(batch)) continue;
+            }).kind(),
+            ErrorKind::kData);
 }
 
 }  // namespace

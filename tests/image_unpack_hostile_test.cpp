@@ -27,6 +27,14 @@ class HostileSlots : public ::testing::Test {
       jpeg.open(segments.bytes, 150, 110, "x");
       good.push_back(testing::pack_sample(decoder, jpeg, {{3, 5, 140, 100}, 0, 0, true}, size));
       EXPECT_GT(good.back().bytes, 0u);
+      ScanIndex index;
+      FastDecoder indexed(Decoder::kDefaultMaxPixels, fast_kernels(), &index);
+      const std::vector<std::byte> file =
+          testing::encode_as(testing::test_picture(150, 110), kind, 50);
+      indexed.find_points(file, "x");
+      good.push_back(testing::pack_sample(indexed, std::span<const std::byte>(file),
+                                          {{3, 5, 140, 100}, 0, 0, false}, size));
+      EXPECT_GT(good.back().bytes, 0u);
     }
   }
   void unpack(const std::vector<std::byte>& slot) {
@@ -122,6 +130,51 @@ TEST_F(HostileSlots, ForgedNumbersNeverCrash) {
   }
   EXPECT_GT(decoded, 50) << "this tests little";
   EXPECT_GT(failures, 3000);
+}
+
+TEST_F(HostileSlots, ForgedPartsNeverCrash) {
+  for (int round = 0; round < 4000; ++round) {
+    std::vector<std::byte> slot = good[size_t(round) % good.size()].slot;
+    const PackedJpeg header = header_of(slot.data());
+    for (uint64_t n = 1 + random.below(3); n > 0; --n) {
+      std::byte* const at = slot.data() + header.parts_at +
+                            sizeof(PackedPart) * random.below(header.rows * header.parts_across);
+      PackedPart part;
+      std::memcpy(&part, at, sizeof part);
+      uint8_t* const bits[] = {&part.skipped, &part.left};
+      int16_t* const predictors[] = {&part.dc[0], &part.dc[1], &part.end_dc[0], &part.end_dc[2]};
+      switch (random.below(4)) {
+        case 0:
+          part.begin = uint32_t(random.below(random.below(2) ? 4000 : 1ull << 32));
+          break;
+        case 1:
+          part.bytes = uint16_t(random.below(random.below(2) ? 60 : 65536));
+          break;
+        case 2:
+          *bits[random.below(2)] = uint8_t(random.below(random.below(2) ? 9 : 256));
+          break;
+        default:
+          *predictors[random.below(4)] = int16_t(random.next_u32());
+      }
+      std::memcpy(at, &part, sizeof part);
+    }
+    ASSERT_NO_FATAL_FAILURE(unpack(slot));
+  }
+  EXPECT_GT(failures, 1000);
+  EXPECT_LT(failures, 3900);
+}
+
+// Rows of samples must not be needed again once later ones have taken their place.
+TEST_F(HostileSlots, OutputRowsThatGoBackFail) {
+  for (const PackedSample& sample : good) {
+    std::vector<std::byte> slot = sample.slot;
+    const PackedAxis down = header_of(sample).down_axis[0];
+    std::byte* const last = slot.data() + down.at + sizeof(uint16_t) * size_t(size.height - 1);
+    std::memcpy(last, slot.data() + down.at, sizeof(uint16_t));
+    failures = 0;
+    ASSERT_NO_FATAL_FAILURE(unpack(slot));
+    EXPECT_EQ(failures, 1);
+  }
 }
 
 TEST_F(HostileSlots, OtherCodesThanTheDatasFailOrDecode) {

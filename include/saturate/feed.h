@@ -17,6 +17,7 @@
 namespace saturate {
 
 class StreamClock;
+class UnpackCheck;
 
 // A dataset's images on the training device, to which a loader's places refer: either images at the
 // batch's size, or whole images. A copy shares the memory.
@@ -50,6 +51,8 @@ struct DeviceBatch {
   // of their columns; labels are a part of it, unless they are classes.
   at::Tensor pixels = {}, effects = {}, places = {};
   std::shared_ptr<const std::vector<BatchColumn>> columns = {};  // of unfinished volumes
+  // Before Feeder::next() has taken it: of samples that a GPU decodes.
+  std::shared_ptr<UnpackCheck> unpacked = {};
   bool is_unfinished() const { return pixels.defined() || places.defined(); }
   int64_t count() const { return labels.defined() ? labels.size(0) : 0; }
 };
@@ -95,8 +98,8 @@ struct PipelineSetup {
 // GPU the copy is complete when next() returns. Batches of bytes, or of places in held images, are
 // finished on the device, on its current stream: their effects, then `augment`'s normalisation. So
 // are batches of unfinished volumes, by their own records. Samples that the loader packed are
-// decoded there too. A damaged one makes next() or stop() fail with kData, naming its index: on a
-// GPU with a later batch, or at the end of the epoch, since no other call waits for the device.
+// decoded there too. A damaged one of a batch that next() has returned makes a later next(), or
+// stop(), fail with kData, naming its index, and all calls after it; on the CPU, the same next().
 // Waiting is charged to kWait, copying to kCopy, finishing to kAugment.
 //
 // With a pipeline its stages run on separate streams, for later batches during the present step;

@@ -74,14 +74,14 @@ void add_caches(const Recipe& recipe, const Machine& machine, const SourceFacts&
       fast ? Alters::kRounding : Alters::kNothing, source.pixel_bytes);
 }
 
-// Decodes on the GPU what SampleReader packs.
+// Decodes on the GPU what SampleReader packs; a damaged sample then ends the run.
 void add_device_decoding(const Recipe& recipe, const SourceFacts& source, WhatIfs& what_ifs) {
   const CacheOptions& cache = recipe.data.cache;
   const bool decoded = cache.mode == CacheMode::kRam && cache.form == CacheForm::kDecoded;
   const CropKind crop = recipe.augment.crop;
   const bool can_be = source.is_segmented && recipe.data.decode_device != DecodeDevice::kCuda &&
-                      cache.mode != CacheMode::kDevice && !decoded && crop != CropKind::kPad &&
-                      crop != CropKind::kLetterbox;
+                      recipe.data.on_error != OnError::kSkip && cache.mode != CacheMode::kDevice &&
+                      !decoded && crop != CropKind::kPad && crop != CropKind::kLetterbox;
   const bool fast = recipe.data.decode == DecodeMode::kFast;
   const bool there = recipe.augment.device != AugmentDevice::kCpu;
   std::vector<std::string> settings = {"data.decode_device=cuda"};

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "feed/batch_unpacker.h"
 #include "feed/finish_batch.h"
 #include "feed/tensor_batch.h"
 
@@ -101,14 +102,14 @@ at::Tensor BatchStages::gathered(const Batch& batch, bool async,
   return host.to(device_, /*non_blocking=*/async);
 }
 
-// The flags of packed samples come with the effects, so that they need no copy of their own.
+// The flags of packed samples come with the effects, without a separate copy.
 void BatchStages::copy_packed(const Batch& batch, DeviceBatch& out, bool async) const {
   const int64_t count = int64_t(batch.count()), effects = count * int64_t(sizeof(EffectList));
   const at::Tensor both = gathered(batch, async, &BatchSample::effects, &BatchSample::packed);
   const at::Tensor slots =
       raw_bytes(batch.pixels, {count, batch.size.height, batch.size.width, 3}, async);
   out.effects = both.narrow(0, 0, effects);
-  out.pixels = unpacker_.unpack(batch, slots, both.narrow(0, effects, count));
+  out.pixels = unpack_batch(batch, slots, both.narrow(0, effects, count), out.unpacked);
 }
 
 void BatchStages::copy(Batch& batch, DeviceBatch& out, bool async) const {

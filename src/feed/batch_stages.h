@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "feed/batch_unpacker.h"
 #include "saturate/feed.h"
 
 namespace saturate {
@@ -27,8 +26,6 @@ class BatchStages {
   void copy(Batch& batch, DeviceBatch& out, bool async) const;
   // Computes images and labels: effects, normalisation, layout. Does nothing if they exist already.
   void finish(DeviceBatch& batch) const;
-  // Waits for the device, and fails with kData if it could not decode a packed sample.
-  void check_decoded() const { unpacker_.check(/*wait=*/true); }
 
  private:
   at::Tensor floats(const Batch& batch, bool async) const;
@@ -48,7 +45,6 @@ class BatchStages {
   const PixelType output_;  // type of the finished images
   const bool blurs_;
   const HeldImages held_;
-  mutable BatchUnpacker unpacker_;  // of the batches that were copied
 };
 
 }  // namespace saturate

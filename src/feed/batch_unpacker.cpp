@@ -26,17 +26,34 @@ void require_decoded(const std::vector<uint32_t>& samples, const at::Tensor& fai
   const auto* const flags = failed.const_data_ptr<uint8_t>();
   for (size_t i = 0; i < samples.size(); ++i)
     if (flags[i] != 0)
-      fail(ErrorKind::kData, "its packed JPEG is damaged, and could not be decoded",
+      fail(ErrorKind::kData, "its JPEG, or its entry in data.index, is damaged",
            "sample " + std::to_string(samples[i]),
-           "Set data.decode_device=cpu, which names the file and the cause; `saturate data verify` "
-           "lists all broken files");
+           "Set data.decode_device=cpu, which names a broken file and its cause, and corrects a "
+           "wrong "
+           "entry; `saturate data verify` lists all broken files");
 }
 
 }  // namespace
 
-at::Tensor BatchUnpacker::unpack(const Batch& batch, const at::Tensor& slots,
-                                 const at::Tensor& packed) {
-  check(/*wait=*/false);
+UnpackCheck::UnpackCheck(std::vector<uint32_t> samples, const at::Tensor& failed)
+    : samples_(std::move(samples)),
+      failed_(host_bytes(failed.numel())),
+      copied_(failed.device().type()) {
+  failed_.copy_(failed, /*non_blocking=*/true);
+  copied_.record(c10::impl::VirtualGuardImpl(failed.device().type()).getStream(failed.device()));
+}
+
+bool UnpackCheck::passes(bool wait) const {
+  if (!copied_.query()) {
+    if (!wait) return false;
+    copied_.synchronize();
+  }
+  require_decoded(samples_, failed_);
+  return true;
+}
+
+at::Tensor unpack_batch(const Batch& batch, const at::Tensor& slots, const at::Tensor& packed,
+                        std::shared_ptr<UnpackCheck>& check) {
   const int64_t count = slots.size(0);
   const at::Device device = slots.device();
   const int64_t scratch_bytes =
@@ -52,27 +69,11 @@ at::Tensor BatchUnpacker::unpack(const Batch& batch, const at::Tensor& slots,
                 .out = pixels.mutable_data_ptr<uint8_t>(),
                 .failed = failed.mutable_data_ptr<uint8_t>()},
                device);
-  if (device.is_cpu()) {
+  if (device.is_cpu())
     require_decoded(indices_of(batch), failed);
-    return pixels;
-  }
-  Flags flags{indices_of(batch), host_bytes(count), c10::Event(device.type())};
-  flags.failed.copy_(failed, /*non_blocking=*/true);
-  flags.copied.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-  waiting_.push_back(std::move(flags));
+  else
+    check = std::make_shared<UnpackCheck>(indices_of(batch), failed);
   return pixels;
-}
-
-void BatchUnpacker::check(bool wait) {
-  while (!waiting_.empty()) {
-    if (!waiting_.front().copied.query()) {
-      if (!wait) return;
-      waiting_.front().copied.synchronize();
-    }
-    const Flags flags = std::move(waiting_.front());
-    waiting_.pop_front();
-    require_decoded(flags.samples, flags.failed);
-  }
 }
 
 }  // namespace saturate

@@ -5,35 +5,34 @@
 #include <c10/core/Event.h>
 
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <vector>
 
 #include "saturate/data/loader.h"
 
 namespace saturate {
 
-// A JPEG that cannot be decoded ends the run. On a GPU this is known later, without a wait: a
-// batch's flags are copied to the host, and read once the copy is done.
-//
-// Not for concurrent use on a GPU; on the CPU there are no flags to wait for.
-class BatchUnpacker {
+// Whether a GPU could decode the packed samples of a batch. It is known when the device has decoded
+// them: the flags are copied to the host, and read once the copy is done. Belongs to one thread.
+class UnpackCheck {
  public:
-  // The pixels [N, H, W, 3] of `slots`, which has this shape, where `packed` [N] is 1, and a copy
-  // of the others; all uint8 on one device, whose current stream does the work. Fails with kData,
-  // naming the sample, if one of an earlier batch was not decoded, on the CPU of this one.
-  // REQUIRES: the N samples of `batch` are those of `slots`.
-  at::Tensor unpack(const Batch& batch, const at::Tensor& slots, const at::Tensor& packed);
-  // Fails in the same way if any sample so far was not decoded; `wait`: waits for the device, else
-  // looks only at what it has done.
-  void check(bool wait);
+  // `failed` [samples] is on the GPU, whose current stream sets it and copies it.
+  UnpackCheck(std::vector<uint32_t> samples, const at::Tensor& failed);
+  // Whether it is known; with `wait` it waits for that. Fails with kData, naming the sample, if one
+  // was not decoded.
+  bool passes(bool wait) const;
 
  private:
-  struct Flags {
-    std::vector<uint32_t> samples;  // indices into the dataset
-    at::Tensor failed;              // [samples], on the host
-    c10::Event copied;
-  };
-  std::deque<Flags> waiting_;  // in the order of the batches
+  const std::vector<uint32_t> samples_;  // indices into the dataset
+  const at::Tensor failed_;              // on the host
+  c10::Event copied_;
 };
+
+// The pixels [N, H, W, 3] of `slots`, which has this shape, where `packed` [N] is 1, and a copy of
+// the others; all uint8 on one device, whose current stream does the work. On the CPU fails with
+// kData, naming the sample, if one cannot be decoded; on a GPU sets `check`. REQUIRES: the N
+// samples of `batch` are those of `slots`.
+at::Tensor unpack_batch(const Batch& batch, const at::Tensor& slots, const at::Tensor& packed,
+                        std::shared_ptr<UnpackCheck>& check);
 
 }  // namespace saturate

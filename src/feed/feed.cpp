@@ -1,12 +1,15 @@
 #include "saturate/feed.h"
 
 #include <chrono>
+#include <deque>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "feed/batch_pipeline.h"
 #include "feed/batch_stages.h"
+#include "feed/batch_unpacker.h"
 #include "trace/stream_clock.h"
 
 namespace saturate {
@@ -30,7 +33,8 @@ struct Feeder::State {
   std::unique_ptr<BatchPipeline> pipeline = {};  // null: no pipeline
   bool more = true;                              // the loader may have more batches of the epoch
   bool leaves = false;                           // leave the last stage to finish()
-  std::exception_ptr failure = {};               // the loader's, thrown after the batches before it
+  std::deque<std::shared_ptr<UnpackCheck>> checks = {};  // of batches returned by next()
+  std::exception_ptr failure = {};  // the loader's, thrown after the batches before it
   std::chrono::nanoseconds network_wait = loader.network_wait();  // when the ledger was last told
 
   bool take() {
@@ -83,6 +87,13 @@ struct Feeder::State {
     return true;
   }
 
+  // Looks at the batches that next() has returned. One that fails stays, so that it fails again.
+  void check_returned(bool wait) {
+    if (checks.empty()) return;
+    const Ledger::Scope scope(ledger, Phase::kWait);
+    while (!checks.empty() && checks.front()->passes(wait)) checks.pop_front();
+  }
+
   void forget() {
     if (pipeline) pipeline->reset();
     more = true;
@@ -113,7 +124,7 @@ void Feeder::start_epoch(uint32_t epoch, size_t first_batch) {
 void Feeder::stop() {
   state_->forget();
   state_->loader.stop();
-  state_->stages.check_decoded();
+  state_->check_returned(/*wait=*/true);
 }
 
 void Feeder::settle() {
@@ -125,8 +136,10 @@ bool Feeder::next(DeviceBatch& out) {
     out = *state_->held;
     return true;
   }
+  state_->check_returned(/*wait=*/false);
   const bool found = state_->pipeline ? state_->next_in_pipeline(out) : state_->next_in_order(out);
-  if (!found) state_->stages.check_decoded();
+  if (!found) state_->check_returned(/*wait=*/true);
+  if (out.unpacked) state_->checks.push_back(std::move(out.unpacked));
   return found;
 }
 

@@ -52,10 +52,15 @@ std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
                                            const std::string& where) {
   bytes_ = bytes;
   segments_ = segments;
+  key_.reset();
   const CodecHeader header = jpeg_.open(bytes, where, segments ? segments->width() : 0);
   if (!jpeg_.has_planes() || int64_t{header.width} * header.height > max_pixels_)
     return std::nullopt;
   return ImageInfo{ImageFormat::kJpeg, header.width, header.height, header.components};
+}
+
+const ScanKey& FastDecoder::key() {
+  return key_ ? *key_ : key_.emplace(scan_key(bytes_));
 }
 
 bool FastDecoder::plan_plane(const JpegPlanes::Plane& plane, const SampleTransform& transform,
@@ -127,7 +132,7 @@ size_t FastDecoder::pack(const std::string& where, const SampleTransform& transf
   if (transform.fitted.width > 0) return 0;
   if (!segments_) {
     if (!index_ || !jpeg_.has_points()) return 0;
-    index_->find(scan_key(bytes_), points_);
+    index_->find(key(), points_);
     if (points_.point.empty()) return 0;
   }
   const JpegPlanes planes =
@@ -171,14 +176,13 @@ bool FastDecoder::read(const std::string& where, const SampleTransform& transfor
   out += size_t(filled.y) * pitch + size_t(left) * pixel;
   if (!index_ || segments_ || !jpeg_.has_points())
     return read(where, transform, size, format, out, pitch, nullptr);
-  const ScanKey key = scan_key(bytes_);
-  index_->find(key, points_);
+  index_->find(key(), points_);
   const size_t known = points_.point.size();
   const bool ok = read(where, transform, size, format, out, pitch, &points_);
-  if (ok && points_.point.size() > known) index_->keep(key, points_);
+  if (ok && points_.point.size() > known) index_->keep(key(), points_);
   if (ok || known == 0) return ok;
   // They did not agree with the data: the next decoding finds them again.
-  index_->remove(key);
+  index_->remove(key());
   jpeg_.open(bytes_, where);
   return read(where, transform, size, format, out, pitch, nullptr);
 }

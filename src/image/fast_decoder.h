@@ -71,6 +71,8 @@ class FastDecoder {
 
   std::optional<ImageInfo> open(std::span<const std::byte> bytes, const SegmentedJpeg* segments,
                                 const std::string& where);
+  // The open file's; computed once.
+  const ScanKey& key();
   // `size` from here on: of the resized crop. `pitch`: bytes from a row of `out` to the next.
   bool read(const std::string& where, const SampleTransform& transform, const ImageSize& size,
             const PixelFormat& format, std::byte* out, size_t pitch, ScanPoints* points);
@@ -91,6 +93,7 @@ class FastDecoder {
   std::span<const std::byte> bytes_;         // the open image
   const SegmentedJpeg* segments_ = nullptr;  // the same, if segmented
   ScanIndex* const index_;
+  std::optional<ScanKey> key_;
   ScanPoints points_;
   FastAxisMaker axis_maker_;
   Resize resize_[2];  // luma, chroma

@@ -61,13 +61,17 @@ SATURATE_HOST_DEVICE void begin_image(const Team& team, const UnpackTask& task,
       team.increment(state.failures);
 }
 
+// `rises`: outputs must be in the order of their samples.
 template <class Team>
 SATURATE_HOST_DEVICE void check_axis(const Team& team, const UnpackTask& task,
-                                     const PackedAxis& axis, int out, UnpackState& state) {
+                                     const PackedAxis& axis, int out, bool rises,
+                                     UnpackState& state) {
   const AxisView view = view_axis(task.slot, axis, out);
   for (int i = team.first(); i < out; i += team.step()) {
     const int first = view.first[i];
-    if (first < axis.low || first + view.taps > axis.high) team.increment(state.failures);
+    if (first < axis.low || first + view.taps > axis.high ||
+        (rises && i > 0 && first < view.first[i - 1]))
+      team.increment(state.failures);
   }
 }
 
@@ -97,8 +101,8 @@ SATURATE_HOST_DEVICE void make_tables(const Team& team, const UnpackTask& task,
   const PackedJpeg& packed = state.packed;
   for (int c = 0; c < state.plan.planes; c += 2) {
     const int axis = state.plan.plane[c].axis;
-    check_axis(team, task, packed.across_axis[axis], task.size.width, state);
-    check_axis(team, task, packed.down_axis[axis], task.size.height, state);
+    check_axis(team, task, packed.across_axis[axis], task.size.width, /*rises=*/false, state);
+    check_axis(team, task, packed.down_axis[axis], task.size.height, /*rises=*/true, state);
   }
   check_parts(team, task, state);
   constexpr int kEntries = 1 << kUnpackLook;
@@ -171,10 +175,8 @@ SATURATE_HOST_DEVICE inline bool decode_blocks(const UnpackTask& task, const Unp
   const int dc = packed.dc_table[c], ac = 2 + packed.ac_table[c];
   const BlockCodes codes{&state.codes[dc], &state.codes[ac], packed.codes[dc].huffval,
                          packed.codes[ac].huffval};
-  uint8_t* const first =
-      task.scratch + plane.at +
-      int64_t{part.band % state.plan.ring_bands * plane.band_rows} * plane.pitch +
-      column * plane.across * plane.size;
+  uint8_t* const band = task.scratch + plane.at +
+                        int64_t{part.band % state.plan.ring_bands * plane.band_rows} * plane.pitch;
   alignas(kWidestAccess) int16_t block[64];
   for (int i = 0; i < plane.across * plane.down; ++i) {
     for (int k = 0; column >= 0 && k < 64; k += kWidestAccess / 2)
@@ -182,8 +184,8 @@ SATURATE_HOST_DEVICE inline bool decode_blocks(const UnpackTask& task, const Unp
     if (!read_block(part.bits, codes, state.order, part.dc[c], column >= 0 ? block : nullptr))
       return false;
     if (column < 0) continue;
-    const int x = i % plane.across, y = i / plane.across;
-    store_block(block, plane.size, packed.quant[c], first + (y * plane.pitch + x) * plane.size,
+    const int x = column * plane.across + i % plane.across, y = i / plane.across;
+    store_block(block, plane.size, packed.quant[c], band + (y * plane.pitch + x) * plane.size,
                 plane.pitch);
   }
   return true;

@@ -38,6 +38,8 @@ std::vector<SoundSlot> make_slots() {
     } else if (JpegSegmenter().cut(file, 4, split, width, height)) {
       segmented.open(split, width, height, "input");
       decoder.open(segmented, "input");
+    } else {
+      throw std::logic_error("a sound JPEG is not split");
     }
     SoundSlot slot{std::vector<std::byte>(slot_bytes(kSlotSide))};
     slot.used = decoder.pack("input", {{20, 10, 160, 120}, 0, 0, i == 1}, kSlotSide, slot.bytes);
