@@ -322,17 +322,21 @@ class Staged(InFolder):
         wheel = self.folder / "some.whl"
         (self.folder / "lib").mkdir()
         (self.folder / "saturate").write_text("built")
+        (self.folder / "torch_version").write_text("2.11.0")  # not a program
+        programs = ["saturate", "saturate_tests"]
         for names, refused in ((["saturate_train/bin/saturate"], True),
                                (["saturate_train/bin/saturate-cuda", "saturate_train.libs/libfmt-1.so"], False)):
             with zipfile.ZipFile(wheel, "w") as archive:
                 for name in names:
                     archive.writestr(name, name)
-            with mock.patch.object(stage, "set_rpath"), mock.patch.object(stage, "use_instead"):
+            with mock.patch.object(stage, "set_rpath"), mock.patch.object(stage, "use_instead") as use_instead:
                 if refused:
-                    self.assertRaisesRegex(SystemExit, "without CUDA", stage.take_command, wheel, self.folder)
+                    self.assertRaisesRegex(SystemExit, "without CUDA", stage.take_command, wheel, self.folder,
+                                           programs)
                     self.assertEqual((self.folder / "saturate").read_text(), "built")
                 else:
-                    stage.take_command(wheel, self.folder)
+                    stage.take_command(wheel, self.folder, programs)
+                    use_instead.assert_called_with(self.folder / "lib", [self.folder / name for name in programs])
         self.assertEqual((self.folder / "saturate").read_text(), "saturate_train/bin/saturate-cuda")
         self.assertTrue(os.access(self.folder / "saturate", os.X_OK))
         self.assertTrue((self.folder / "lib/libfmt-1.so").is_file())
