@@ -36,6 +36,16 @@ class HostileSlots : public ::testing::Test {
                                           {{3, 5, 140, 100}, 0, 0, false}, size));
       EXPECT_GT(good.back().bytes, 0u);
     }
+    // More rows than the scratch memory holds, so that its last byte is used.
+    Image tall;
+    tall.resize(330, 900);
+    for (size_t i = 0; i < tall.pixels.size(); ++i) tall.pixels[i] = uint8_t(i / 9900 * 2);
+    const testing::SplitFile segments =
+        testing::split_file(testing::encode_as(tall, testing::kPackedKinds[3], 20), 16);
+    SegmentedJpeg jpeg;
+    jpeg.open(segments.bytes, 330, 900, "x");
+    good.push_back(testing::pack_sample(decoder, jpeg, {{0, 0, 330, 900}, 0, 0, true}, size));
+    EXPECT_GT(good.back().bytes, 0u);
   }
   void unpack(const std::vector<std::byte>& slot) {
     const Unpacked found = testing::unpack_slot(slot, size);
@@ -130,6 +140,43 @@ TEST_F(HostileSlots, ForgedNumbersNeverCrash) {
   }
   EXPECT_GT(decoded, 50) << "this tests little";
   EXPECT_GT(failures, 3000);
+}
+
+TEST_F(HostileSlots, NumbersJustOutOfRangeFail) {
+  for (const PackedSample& sample : good) {
+    const PackedJpeg header = header_of(sample);
+    UnpackPlan plan;
+    ASSERT_TRUE(make_plan(header, size, plan));
+    const auto expect_failure = [&](const auto& forge, const char* name) {
+      PackedJpeg forged = header;
+      forge(forged);
+      std::vector<std::byte> slot = sample.slot;
+      std::memcpy(slot.data(), &forged, sizeof forged);
+      failures = 0;
+      unpack(slot);
+      EXPECT_EQ(failures, 1) << name;
+    };
+    const int columns = (header.end_mcu - header.first_mcu) * plan.plane[0].across * header.size[0];
+    const auto slot = uint32_t(slot_bytes(size));
+    expect_failure([&](PackedJpeg& h) { h.across_axis[0].high = uint16_t(columns + 1); },
+                   "columns");
+    expect_failure(
+        [&](PackedJpeg& h) {
+          h.down_axis[0].high = uint16_t(h.rows * plan.plane[0].band_rows + 1);
+        },
+        "rows");
+    expect_failure([&](PackedJpeg& h) { ++h.across_axis[0].low; }, "the first column");
+    expect_failure([&](PackedJpeg& h) { --h.down_axis[0].high; }, "the last row");
+    expect_failure([&](PackedJpeg& h) { h.end_mcu = uint16_t(h.row_mcus + 1); }, "MCUs");
+    expect_failure([&](PackedJpeg& h) { h.row_mcus = uint16_t(h.parts_across * h.part_mcus + 1); },
+                   "MCUs of a row");
+    expect_failure([&](PackedJpeg& h) { h.data_bytes = slot - h.data_at - kPackedSlack + 1; },
+                   "data");
+    expect_failure([&](PackedJpeg& h) { h.parts_at = slot / 4 * 4 - 16; }, "parts");
+    expect_failure([&](PackedJpeg& h) { h.down_axis[0].at = slot - 100; }, "a filter");
+    expect_failure([&](PackedJpeg& h) { h.ac_table[0] = 2; }, "a table");
+    expect_failure([&](PackedJpeg& h) { h.size[0] = 3; }, "a size");
+  }
 }
 
 TEST_F(HostileSlots, ForgedPartsNeverCrash) {

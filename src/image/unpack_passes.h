@@ -246,9 +246,10 @@ SATURATE_HOST_DEVICE inline int rows_within(const UnpackTask& task, const Unpack
   return y;
 }
 
-// REQUIRES: make_tables() found no failure.
+// False, for all threads, if an output row needs more rows than the ring has. All threads have
+// waited since the last part was decoded. REQUIRES: make_tables() found no failure.
 template <class Team>
-SATURATE_HOST_DEVICE void decode_image(const Team& team, const UnpackTask& task,
+SATURATE_HOST_DEVICE bool decode_image(const Team& team, const UnpackTask& task,
                                        UnpackState& state) {
   const int rows = state.packed.rows, height = task.size.height;
   int band = 0, y = 0;
@@ -259,14 +260,12 @@ SATURATE_HOST_DEVICE void decode_image(const Team& team, const UnpackTask& task,
     decode_bands(team, task, state, first, until);
     team.wait();
     const int end = rows_within(task, state, y, until);
-    if (end <= y) {  // it needs more rows than the ring has
-      if (team.first() == 0) team.increment(state.failures);
-      return;
-    }
+    if (end <= y) return false;
     resize_rows(team, task, state, y, end);
     y = end;
     band = until > band ? until : band;
   }
+  return true;
 }
 
 template <class Team>
@@ -301,9 +300,7 @@ SATURATE_HOST_DEVICE bool unpack_jpeg(const Team& team, const UnpackTask& task,
   failed = state.failures != 0;
   team.wait();
   if (failed) return false;
-  decode_image(team, task, state);
-  team.wait();
-  return state.failures == 0;
+  return decode_image(team, task, state) && state.failures == 0;
 }
 
 // Image `index` of a batch, by a team with that scratch memory. The team waits before its state is

@@ -177,7 +177,7 @@ TEST_F(FakeRuntime, RunsTheCpuTwinOfTheUnpackingKernel) {
                        .failed = failed.mutable_data_ptr<uint8_t>()},
                       nullptr);
     EXPECT_TRUE(out.cpu().equal(at::from_blob(drawn.expected.data(), {6 * bytes}, options)));
-    EXPECT_EQ(failed.sum().item<int64_t>(), 1);
+    EXPECT_EQ(failed.cpu().sum().item<int64_t>(), 1);
   });
   EXPECT_EQ(of(found, Count::kTwins), 1);
 }
