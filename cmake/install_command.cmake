@@ -1,7 +1,7 @@
 # Copies the LibTorch that the command runs with to lib/saturate under the prefix, so that the command depends on no
 # folder of the user who built it. Its libraries look for each other by relative paths, which are kept.
-# Then writes the command's man page and shell completions, which it prints itself.
-# Set by the installing script: command, torch_dir, torch_full, scratch.
+# Then copies their licences, and writes the command's man page and shell completions, which it prints itself.
+# Set by the installing script: command, torch_dir, torch_full, doc_folder (CMAKE_INSTALL_DOCDIR).
 get_filename_component(site_packages ${torch_dir} DIRECTORY)
 execute_process(COMMAND ldd ${command} OUTPUT_VARIABLE listed COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "=> /[^\n]+ \\(" listed "${listed}")
@@ -31,15 +31,32 @@ foreach(path IN LISTS libraries)
   endforeach()
 endforeach()
 
+# pip puts a package's licences beside the package; those that are copied here are torch's and NVIDIA's.
+file(GLOB licences ${site_packages}/torch-*.dist-info/licenses ${site_packages}/nvidia_*.dist-info/licenses)
+if(NOT licences MATCHES "/torch-[^/]*/licenses")
+  file(GLOB torch_licences ${torch_dir}/LICENSE* ${torch_dir}/NOTICE*)
+  if(torch_licences)
+    file(INSTALL ${torch_licences} DESTINATION ${CMAKE_INSTALL_PREFIX}/${doc_folder}/licenses/torch)
+  else()
+    message(WARNING "${torch_dir} has no licence: LibTorch's libraries are installed without it. If you pass the "
+                    "installation on, add https://github.com/pytorch/pytorch/blob/main/LICENSE")
+  endif()
+endif()
+foreach(folder IN LISTS licences)
+  string(REGEX REPLACE ".*/([^/]+)-[^/]+\\.dist-info/licenses$" "\\1" package ${folder})
+  file(INSTALL ${folder}/ DESTINATION ${CMAKE_INSTALL_PREFIX}/${doc_folder}/licenses/${package})
+endforeach()
+
 # On a machine without a GPU the command of a CUDA build cannot load what it needs, and cannot print its pages.
 execute_process(COMMAND ${command} --version RESULT_VARIABLE result OUTPUT_QUIET ERROR_QUIET)
 if(result EQUAL 127)
   message(WARNING "${command} does not run on this machine: installed without its man page and completions")
   return()
 endif()
+# Not in the build folder, which would then have files of root after `sudo make install`.
+execute_process(COMMAND mktemp -d OUTPUT_VARIABLE scratch OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 # A macro, since a function would keep the list of installed files to itself. ARGN: the command's arguments
 macro(install_printed folder name)
-  file(MAKE_DIRECTORY ${scratch})
   execute_process(COMMAND ${command} ${ARGN} OUTPUT_FILE ${scratch}/${name} COMMAND_ERROR_IS_FATAL ANY)
   file(INSTALL ${scratch}/${name} DESTINATION ${CMAKE_INSTALL_PREFIX}/share/${folder})
 endmacro()
@@ -47,3 +64,4 @@ install_printed(man/man1 saturate.1 completion man)
 install_printed(bash-completion/completions saturate completion bash)
 install_printed(zsh/site-functions _saturate completion zsh)
 install_printed(fish/vendor_completions.d saturate.fish completion fish)
+file(REMOVE_RECURSE ${scratch})

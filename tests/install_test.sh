@@ -9,18 +9,25 @@ trap 'rm -rf "$scratch"' EXIT
 chmod 755 "$scratch"
 fail() { echo "install test: $*" >&2; exit 1; }
 
+touch "$scratch/before"
 umask 077  # the files' modes must not depend on the builder's
 make --no-print-directory install PREFIX="$scratch/first" >/dev/null
 umask 022
 chmod 755 "$scratch/first"
 mv "$scratch/first" "$scratch/moved"
 prefix=$scratch/moved
+written=$(find build -newer "$scratch/before" -type f)
+[ -z "$written" ] || fail "with sudo these files would belong to root: $written"
 
 # Every library is in the system's folders or in the prefix.
 foreign=$(ldd "$prefix/bin/saturate" | sed -n 's/.*=> \(.*\) (0x.*/\1/p' | xargs realpath -m |
   grep -vE "^($prefix|/lib|/usr/lib)/" || true)
 [ -z "$foreign" ] || fail "the command needs libraries of the builder: $foreign"
 ! ldd "$prefix/bin/saturate" | grep -q 'not found' || fail "a library is missing"
+
+licences=$prefix/share/doc/saturate/licenses/torch
+grep -qr 'Facebook, Inc' "$licences" && [ "$(find "$licences" -type f | wc -l)" -gt 1 ] ||
+  fail "LibTorch's licences are not in $licences"
 
 as_other() { # runs in a folder that user owns
   if [ "$(id -u)" = 0 ]; then
@@ -51,6 +58,11 @@ grep -q '^\.SS saturate train' "$prefix/share/man/man1/saturate.1" || fail "the 
 ! command -v man >/dev/null || ! man --warnings -l "$prefix/share/man/man1/saturate.1" 2>&1 >/dev/null | grep . ||
   fail "the man page has errors"
 
+# A file of an earlier installation in the prefix, which the next one lacks, is removed as well.
+earlier=share/saturate/recipes/earlier.toml
+touch "$prefix/$earlier"
+echo $earlier >>"$prefix/share/saturate/installed_files"
+make --no-print-directory -C "$root" install PREFIX="$prefix" >/dev/null
 make --no-print-directory -C "$root" uninstall PREFIX="$prefix" >/dev/null
 [ -z "$(find "$prefix" -mindepth 1 2>/dev/null)" ] || fail "uninstall left: $(find "$prefix" -mindepth 1 | head)"
 echo "install test: passed"

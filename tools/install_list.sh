@@ -13,6 +13,9 @@ case ${1:-} in
       [ -z "$file" ] || realpath -s --relative-base="$prefix" "$(realpath "$(dirname "$file")")/${file##*/}"
     done >"$prefix/$list.tmp"
     echo $list >>"$prefix/$list.tmp"
+    # Files of earlier installations that this one lacks stay in the prefix, and uninstall removes them.
+    [ ! -f "$prefix/$list" ] || cat "$prefix/$list" >>"$prefix/$list.tmp"
+    sort -u -o "$prefix/$list.tmp" "$prefix/$list.tmp"
     mv "$prefix/$list.tmp" "$prefix/$list"
     ;;
   remove)
