@@ -11,7 +11,7 @@ if(CMAKE_VERSION VERSION_LESS 3.24)  # has no $<LINK_LIBRARY:WHOLE_ARCHIVE>
     message(FATAL_ERROR "CUDA kernels need CMake 3.24 (this is ${CMAKE_VERSION}). Run pip install cmake, or configure "
                         "with SATURATE_CUDA=OFF")
   endif()
-  message(STATUS "CUDA kernels: left out, CMake ${CMAKE_VERSION} is older than 3.24")
+  say_once(cuda "saturate: CUDA kernels are left out: CMake ${CMAKE_VERSION} is older than 3.24. Run pip install cmake")
   return()
 endif()
 find_program(SATURATE_NVCC nvcc HINTS $ENV{CUDACXX} PATHS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
@@ -27,7 +27,7 @@ if(nvcc_version VERSION_LESS 13)
     message(FATAL_ERROR "nvcc 13 is needed (found: ${SATURATE_NVCC} ${nvcc_version}). "
                         "Put it on PATH, or set CUDACXX, or configure with SATURATE_CUDA=OFF")
   endif()
-  message(STATUS "CUDA kernels: off, no nvcc 13")
+  say_once(cuda "saturate: CUDA kernels are left out: nvcc 13 is missing. Put it on PATH, or set CUDACXX")
   return()
 endif()
 

@@ -1,6 +1,7 @@
 # nccl_include: the folder of nccl.h, of the same release as LibTorch's NCCL, or empty. torch's structures contain
 # ncclConfig_t, which grows with releases. The header in LibTorch's wheel comes first; `tools/setup.sh --nccl` adds it
 # to a CPU set.
+include(${CMAKE_CURRENT_LIST_DIR}/Messages.cmake)
 find_path(nccl_include nccl.h NO_CACHE HINTS ${site_packages}/nvidia/nccl/include
           PATHS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 string(REGEX REPLACE "/+$" "" nccl_include "${nccl_include}")
@@ -13,8 +14,9 @@ if(nccl_include AND torch_metadata)
   string(REGEX REPLACE "[^0-9;]" "" has_nccl "${has_nccl}")
   list(JOIN has_nccl "." has_nccl)
   if(wanted_nccl AND NOT has_nccl STREQUAL wanted_nccl)
-    message(STATUS "NCCL: left out, ${nccl_include}/nccl.h is ${has_nccl}, not LibTorch's ${wanted_nccl}. "
-                   "Run tools/setup.sh --nccl")
+    string(CONCAT text "saturate: NCCL is left out: ${nccl_include}/nccl.h is ${has_nccl}, not LibTorch's "
+                       "${wanted_nccl}. Run tools/setup.sh --nccl")
+    say_once(nccl "${text}")
     set(nccl_include "")
   endif()
 endif()

@@ -31,7 +31,8 @@ case " ${ID:-} ${ID_LIKE:-} " in
   *" ubuntu "*) packages=("${packages[@]/libjpeg62-turbo-dev/libjpeg-turbo8-dev}") ;;
   *" fedora "*)
     packages=(gcc-c++ cmake ninja-build ccache mold pkgconf-pkg-config python3 python3-pip
-      libjpeg-turbo-devel highway-devel libdeflate-devel lmdb-devel libpng-devel zlib-devel fmt-devel
+      libjpeg-turbo-devel highway-devel libdeflate-devel lmdb-devel libpng-devel libwebp-devel libavif-devel
+      zlib-devel fmt-devel libcurl-devel
       cli11-devel tomlplusplus-devel json-devel isa-l-devel protozero-devel cpp-httplib-devel gloo-devel
       gtest-devel)
     dev_packages=(clang-tools-extra chromium iproute python3-devel debootstrap patchelf) ;;
