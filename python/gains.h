@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // The statistics of diagnose for Python: see advise/gain.h.
 #pragma once
 

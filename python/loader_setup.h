@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // From the arguments of saturate.Loader to the parts of a loader.
 #pragma once
 

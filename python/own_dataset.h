@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: BSD-3-Clause
 // A dataset that is a Python object, and Python objects that threads without Python's lock hold.
 #pragma once
 
