@@ -109,6 +109,19 @@ TEST_F(OnnxRuntime, ComputesTheLogitsOfLanguageModels) {
   expect_equal_logits();
 }
 
+// gpt2 with its twelve layers and a quarter of its width: 21 MB, which would be 340.
+TEST_F(OnnxRuntime, ComputesTheLogitsOfDeepLanguageModels) {
+  const ModelInput input = testing::language_input();
+  const auto samples = [](int64_t count) { return testing::tokens("tokens", count); };
+  for (const char* name : {"gpt_micro", "gpt_mini"}) {
+    const auto model = testing::language_model(name);
+    testing::fill_all(*model);
+    add(name, *model, input, samples);
+  }
+  add("gpt2", *small_model("gpt2", input), input, samples);
+  expect_equal_logits();
+}
+
 TEST_F(OnnxRuntime, ComputesTheOutputsOfModelsOfTensors) {
   for (const auto& [name, shape] : testing::tensor_models()) {
     const ModelInput input = testing::tensor_input(shape);
