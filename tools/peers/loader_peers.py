@@ -10,11 +10,12 @@ for every peer that works, and on stderr why others do not. Install the peers in
 environment, for example
 
     python3 -m venv build/peers
-    build/peers/bin/pip install torch torchvision pillow nvidia-dali-cuda130 spdl ffcv
+    build/peers/bin/pip install torch torchvision torchcodec pillow nvidia-dali-cuda130 spdl ffcv
 
-SPDL also needs FFmpeg's libraries (Debian: libavdevice59, libavfilter8). FFCV is built from source,
-which needs OpenCV and libjpeg-turbo (Debian: libopencv-dev, libturbojpeg0-dev); it reads a file in its
-own format with re-encoded photographs (quality 90), which is written at first use.
+TorchCodec decodes images from version 0.16 on (tried: 0.17.0), without FFmpeg. SPDL needs FFmpeg's
+libraries (Debian: libavdevice59, libavfilter8). FFCV is built from source, which needs OpenCV and
+libjpeg-turbo (Debian: libopencv-dev, libturbojpeg0-dev); it reads a file in its own format with
+re-encoded photographs (quality 90), which is written at first use.
 """
 
 import argparse
@@ -72,6 +73,12 @@ def torchvision_io(files, threads):
     import torchvision.io as io
     return torch_loader(lambda path: io.decode_image(path, mode=io.ImageReadMode.RGB), files,
                         threads)
+
+
+def torchcodec(files, threads):
+    """The decoder that is to replace torchvision's, whose pixels are the same."""
+    from torchcodec.decoders import decode_image
+    return torch_loader(lambda path: decode_image(path, mode="RGB"), files, threads)
 
 
 def pillow(files, threads):
@@ -224,8 +231,9 @@ def saturate_own(files, threads):
     return lambda: sum(len(labels) for _, labels in loader)
 
 
-PEERS = {peer.__name__: peer for peer in (torchvision_io, pillow, dali, spdl, ffcv, ffcv_half_raw,
-                                          ffcv_raw_uint8, saturate_python, saturate_own)}
+PEERS = {peer.__name__: peer for peer in (torchvision_io, torchcodec, pillow, dali, spdl, ffcv,
+                                          ffcv_half_raw, ffcv_raw_uint8, saturate_python,
+                                          saturate_own)}
 
 
 class Saturate:
