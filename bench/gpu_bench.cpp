@@ -222,7 +222,7 @@ void bench_volumes(Bench& bench, const at::Device& device, int64_t count,
 
 constexpr size_t kJpegs = 256;
 
-// JPEGs in segments, each with a random-resized crop, and their decoder: as of a loader thread.
+// JPEGs in segments, each with a random-resized crop, and the decoder of one loader thread.
 class Jpegs {
  public:
   // The first of a source.
@@ -323,6 +323,11 @@ bool bench_decode(Bench& bench, const at::Device& device, const std::string& whe
       .failed = failed.mutable_data_ptr<uint8_t>()};
   bench.add("decode packed JPEGs " + where, "images/s", double(count),
             [&] { saturate::unpack_jpegs(batch, device); });
+  const at::Tensor pinned = device.is_cuda() ? slots.pin_memory() : slots;
+  bench.add("copy and decode packed JPEGs " + where, "images/s", double(count), [&] {
+    there.copy_(pinned, /*non_blocking=*/true);
+    saturate::unpack_jpegs(batch, device);
+  });
   const bool equal = at::equal(out.cpu(), expected) && !failed.cpu().any().item<bool>();
   bench.add_to_last("equals_cpu", equal ? 1 : 0);
   return equal;

@@ -150,11 +150,8 @@ std::vector<OptionRow> source_rows() {
              "Decoder of images: exact returns Pillow's pixels; fast decodes only the part of a "
              "JPEG that the crop needs and resizes before colour conversion, typically 50 dB from "
              "exact."),
-      choice(
+      device_choice(
           SATURATE_OPTION(data.decode_device),
-          std::vector<std::pair<std::string, DecodeDevice>>{{"auto", DecodeDevice::kAuto},
-                                                            {"cpu", DecodeDevice::kCpu},
-                                                            {"cuda", DecodeDevice::kCuda}},
           "Where data.decode = \"fast\" decodes: cuda copies the compressed parts of a JPEG that "
           "a crop needs to the training GPU, which decodes them to the same pixels. It needs "
           "augmentation there, and JPEGs in segments (data pack) or in data.index; the loader's "

@@ -165,9 +165,8 @@ bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const PixelFormat& 
       segmented ? fast_.open(segmented_, sample_.name) : fast_.open(sample_.bytes, sample_.name);
   if (!info) return false;
   const SampleTransform drawn = transform(epoch, index, info->width, info->height);
-  const bool padded = drawn.fitted.width > 0;
-  if (padded) fill_pixels(format, mean_levels(augment_), values() / 3, out);
-  if (options_.packs && !padded)
+  if (drawn.fitted.width > 0) fill_pixels(format, mean_levels(augment_), values() / 3, out);
+  if (options_.packs)
     packed_ = fast_.pack(sample_.name, drawn, augment_.size, {out, slot_bytes(augment_.size)}) > 0;
   return packed_ || fast_.read(sample_.name, drawn, augment_.size, format, out);
 }

@@ -164,14 +164,12 @@ OptionRow contrast_row() {
 
 std::vector<OptionRow> crop_rows() {
   return {
-      choice(SATURATE_OPTION(augment.device),
-             std::vector<std::pair<std::string, AugmentDevice>>{{"auto", AugmentDevice::kAuto},
-                                                                {"cpu", AugmentDevice::kCpu},
-                                                                {"cuda", AugmentDevice::kCuda}},
-             "Where effects and normalisation run: cuda copies cropped bytes, a quarter of the "
-             "size of floats, and finishes them in one kernel; auto: on the training GPU if this "
-             "build has the kernel. Volumes likewise: cuda copies them whole if they are rotated, "
-             "sheared or zoomed, else cropped."),
+      device_choice(
+          SATURATE_OPTION(augment.device),
+          "Where effects and normalisation run: cuda copies cropped bytes, a quarter of the "
+          "size of floats, and finishes them in one kernel; auto: on the training GPU if this "
+          "build has the kernel. Volumes likewise: cuda copies them whole if they are rotated, "
+          "sheared or zoomed, else cropped."),
       choice(SATURATE_OPTION(augment.output),
              std::vector<std::pair<std::string, PixelType>>{{"fp32", PixelType::kFloat32},
                                                             {"bf16", PixelType::kBfloat16},

@@ -229,6 +229,16 @@ OptionRow choice(std::string key, Access access, Choices<Access> choices, std::s
   return {key, type, "", "", std::move(doc), true, set, get};
 }
 
+// The same, for an enum of kAuto, kCpu and kCuda.
+template <class Access>
+OptionRow device_choice(std::string key, Access access, std::string doc) {
+  using Device = Member<Access>;
+  return choice(
+      std::move(key), access,
+      Choices<Access>{{"auto", Device::kAuto}, {"cpu", Device::kCpu}, {"cuda", Device::kCuda}},
+      std::move(doc));
+}
+
 template <class Access>
 OptionRow numbers(std::string key, Access access, size_t count, std::string doc) {
   auto set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
