@@ -148,6 +148,21 @@ TEST_F(StoreRows, WhatIsReadDoesNotDependOnFailures) {
   EXPECT_GT(store->counts().retries, 0u);
 }
 
+// Rows that the next epoch's crops need are chosen, and fetched once, before it begins.
+TEST_F(StoreRows, PartsAreFetchedBeforeTheirEpochBegins) {
+  LoaderOptions options = row_loader(3);
+  const std::string here = pixels_of(*local, options);
+  options.epochs = 2;
+  EXPECT_EQ(pixels_of(*far, options), here);
+  uint64_t expected = 0;
+  StoreEnv with_store(env(), store);
+  const uint64_t received = asked();
+  const auto other = open_dataset(with_store, "shard:" + server.url("/s.shard"));
+  for (uint32_t epoch = 0; epoch < 2; ++epoch)
+    for (uint32_t i = 0; i < kRowSamples; ++i) expected += needed(*other, options, epoch, i).first;
+  EXPECT_EQ(received, expected) << "each range once, and no other";
+}
+
 TEST_F(StoreRows, ASplitReadsPartsToo) {
   StoreEnv with_store(env(), store);
   const auto split = open_dataset(with_store, "split:train,1/5,shard:" + server.url("/s.shard"));

@@ -69,7 +69,8 @@ class FarFolderSource : public IndexedSource {
       const MutexLock lock(mutex_);
       const auto [at, is_new] = announced_.try_emplace(i);
       if (is_new) at->second = object(i);
-      store_->announce(at->second, 0, found_.images[i].size, advice.next_use);
+      store_->announce(at->second, 0, found_.images[i].size, advice.next_use, {},
+                       advice == ReadAdvice::kLater);
     }
   }
 

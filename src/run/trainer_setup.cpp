@@ -34,6 +34,7 @@ std::string common_recipe(Recipe recipe) {
   recipe.data.eval_source.clear();
   recipe.data.stage = {};
   recipe.data.cache = {};
+  recipe.data.store.read_ahead_mb = StoreOptions().read_ahead_mb;
   WatchOptions watch;
   watch.every = recipe.watch.every;
   recipe.watch = watch;

@@ -123,9 +123,11 @@ class Dataset {
   virtual uint64_t request_bytes() const { return UINT64_MAX; }
   // The size of an image that can be read in part; else not set.
   virtual ImageSize size_of_parts(size_t /*index*/) const { return {}; }
-  // advise(kSoon) and read() of the bytes that decoding these rows takes: the others of `out` are
-  // 0, and no checksum is checked. advise(kNotAgain) withdraws the former.
-  virtual void advise_rows(size_t index, ImageRows) const { advise(ReadAdvice::kSoon, index, 1); }
+  // advise(), kSoon or kLater, and read() of the bytes that decoding these rows takes: the others
+  // of `out` are 0, and no checksum is checked. advise(kNotAgain) withdraws the former.
+  virtual void advise_rows(ReadAdvice advice, size_t index, ImageRows) const {
+    advise(advice, index, 1);
+  }
   virtual void read_rows(size_t index, ImageRows, Sample& out) const { read(index, out); }
 };
 
