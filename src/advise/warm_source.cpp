@@ -25,6 +25,7 @@ class View : public Dataset {
   const DecodedSample* decoded(size_t index) const override {
     return source_->decoded(pick(index));
   }
+  std::vector<ObjectVersion> versions() const override { return source_->versions(); }
   size_t length(size_t index) const override { return source_->length(pick(index)); }
   uint64_t bytes(size_t index) const override { return source_->bytes(pick(index)); }
   SourceIndex* source_index() const override { return source_->source_index(); }

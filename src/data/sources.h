@@ -66,6 +66,7 @@ class WrappedSource : public Source {
   const DecodedSample* decoded(size_t index) const override { return source_->decoded(index); }
   std::string warning() const override { return source_->warning(); }
   std::string note() const override { return source_->note(); }
+  std::vector<ObjectVersion> versions() const override { return source_->versions(); }
   size_t length(size_t index) const override { return source_->length(index); }
   uint64_t bytes(size_t index) const override { return source_->bytes(index); }
   void advise(ReadAdvice advice, size_t first, size_t count) const override {

@@ -69,6 +69,7 @@ int64_t steps_of_epoch(const Loader& loader) {
 RunInput::RunInput(RunContext& run)
     : run_(run),
       data_(open_source(run)),
+      objects_(data_->versions()),
       class_names_(names_as_utf8(data_->classes())),
       resident_(resolve()),
       feed_(make_feed(run.shard())),

@@ -7,6 +7,7 @@
 #include "base/mutex.h"
 #include "saturate/data/error.h"
 #include "store/object_store.h"
+#include "store/sha256.h"
 #include "store/store_url.h"
 #include "store/upload.h"
 
@@ -18,6 +19,7 @@ class StoreFile : public ReadableFile {
   StoreFile(std::shared_ptr<ObjectStore> store, const std::string& url)
       : store_(std::move(store)), object_(store_->open(url)) {}
   ~StoreFile() override { store_->forget_all(object_); }
+  const StoreObject& object() const { return *object_; }
 
   uint64_t size() const override { return object_->size; }
   void read_at(uint64_t offset, std::span<std::byte> out) const override {
@@ -74,7 +76,27 @@ StoreEnv::StoreEnv(Env& inner, std::shared_ptr<ObjectStore> store)
 
 std::unique_ptr<ReadableFile> StoreEnv::open_readable(const std::string& path) {
   if (!is_store_url(path)) return inner_.open_readable(path);
-  return std::make_unique<StoreFile>(store_, path);
+  auto file = std::make_unique<StoreFile>(store_, path);
+  const StoreObject& object = file->object();
+  const MutexLock lock(mutex_);
+  opened_.emplace(object.name, unsigned_url(object.location.url) + "\n" +
+                                   std::to_string(object.size) + "\n" +
+                                   (object.etag.empty() ? object.modified : object.etag));
+  return file;
+}
+
+std::vector<ObjectVersion> StoreEnv::opened() const {
+  const MutexLock lock(mutex_);
+  std::vector<ObjectVersion> versions;
+  std::string text;
+  for (auto at = opened_.begin(); at != opened_.end();) {
+    text += at->second + "\n";
+    const std::string& name = at->first;
+    if (++at != opened_.end() && at->first == name) continue;
+    versions.push_back({name, version_digest(text)});
+    text.clear();
+  }
+  return versions;
 }
 
 void StoreEnv::read_into(const std::string& path, std::vector<std::byte>& out) {

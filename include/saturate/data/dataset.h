@@ -85,6 +85,12 @@ struct DecodedSample {
   ClassMap mask;  // for sources with masks, from decode_mask()
 };
 
+// An object of a store that a source was opened from, as it was then; or a folder of a bucket.
+struct ObjectVersion {
+  std::string name;    // for messages: without a query
+  std::string digest;  // of the URL, size and ETag (else date): another one if it was replaced
+};
+
 class SourceIndex;
 
 // Immutable once opened; every method is safe to call from any thread.
@@ -109,6 +115,8 @@ class Dataset {
   virtual std::string warning() const { return {}; }
   // A fact about the whole source that its samples do not show, without a full stop; may be empty.
   virtual std::string note() const { return {}; }
+  // The objects of stores, by name; empty for local sources.
+  virtual std::vector<ObjectVersion> versions() const { return {}; }
   // The length of the sample's sequences, at least 1; 0 for datasets without.
   virtual size_t length(size_t /*index*/) const { return 0; }
   // Bytes that read() returns; the default reads the sample.
