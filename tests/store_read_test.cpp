@@ -267,7 +267,10 @@ TEST_F(StoreRead, ARedirectToAnotherHostIsRefused) {
   });
   ObjectStore store(env(), {}, quick_tuning());
   const Error error = error_of([&] { store.open(server.url("/a")); });
-  EXPECT_NE(error.reason().find("redirects"), std::string::npos) << error.what();
+  EXPECT_NE(error.reason().find(server.host() + " redirects to http://" + other.host() + ","),
+            std::string::npos)
+      << error.what();
+  EXPECT_NE(error.remedy().find("Write the URL that it redirects to"), std::string::npos);
   EXPECT_EQ(std::string(error.what()).find("secret"), std::string::npos);
   EXPECT_EQ(other.asks().size(), 0u);
 }

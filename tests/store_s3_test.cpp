@@ -105,9 +105,11 @@ TEST_F(StoreS3, AddressesOfObjects) {
   EXPECT_EQ(error_of([&] { url("s3://bucket/a"); }).kind(), ErrorKind::kUsage);
 }
 
-TEST_F(StoreS3, RedirectsStayOnTheHostOrInTls) {
+TEST_F(StoreS3, RedirectsStayOnTheHost) {
   EXPECT_TRUE(may_redirect("http://a/x", "http://A/y"));
-  EXPECT_TRUE(may_redirect("https://a/x", "https://b/y"));
+  EXPECT_TRUE(may_redirect("http://a/x", "https://a/y"));
+  EXPECT_FALSE(may_redirect("https://a/x", "https://b/y"));
+  EXPECT_FALSE(may_redirect("https://a.b/x", "https://b/y"));
   EXPECT_FALSE(may_redirect("http://a/x", "http://b/y"));
   EXPECT_FALSE(may_redirect("http://a/x", "http://a:81/y"));
   EXPECT_FALSE(may_redirect("https://a/x", "http://a/y"));

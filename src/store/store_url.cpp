@@ -113,10 +113,8 @@ std::string host_of(std::string_view url) {
 
 bool may_redirect(std::string_view from, std::string_view to) {
   if (!is_http(to) || host_of(to).find('@') != std::string::npos) return false;
-  const bool from_tls = starts_with_word(from, "https://");
-  const bool to_tls = starts_with_word(to, "https://");
-  if (from_tls && !to_tls) return false;
-  return host_of(from) == host_of(to) || (from_tls && to_tls);
+  if (starts_with_word(from, "https://") && !starts_with_word(to, "https://")) return false;
+  return host_of(from) == host_of(to);
 }
 
 BucketPlace locate_bucket(Env& env, const std::string& url) {
