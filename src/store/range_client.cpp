@@ -9,6 +9,7 @@
 
 #include "base/printable.h"
 #include "saturate/data/error.h"
+#include "store/server_text.h"
 
 namespace saturate {
 namespace {
@@ -163,6 +164,9 @@ void RangeClient::take_reply(const FetchPtr& fetch, uint64_t number, HttpReply&&
   fetch->signer = std::move(found->signer);
   fetch->running.erase(found);
   bytes_ += reply.body.size();
+  const StoreObject& object = *fetch->object;
+  hide_secrets(reply, secrets_of(object.location.url, fetch->signer));
+  hide_secrets(reply, secrets_of(object.redirected, {}));
   const ReplyVerdict verdict = judge_reply(*fetch->object, fetch->offset, fetch->length, reply);
   if (verdict.kind != ReplyKind::kGood) return take_failure(fetch, verdict, reply);
   const double first_byte = std::min(reply.first_byte_s, seconds);
@@ -207,7 +211,8 @@ void RangeClient::follow(const FetchPtr& fetch, const HttpReply& reply) {
                       "Set AWS_ENDPOINT_URL and AWS_REGION to those of the bucket");
   if (!may_redirect(from, reply.redirect))
     return fail_fetch(fetch, ErrorKind::kRun,
-                      "the server " + host_of(from) + " redirects to " + place_of(reply.redirect) +
+                      "the server " + host_of(from) + " redirects to " +
+                          without_secrets(place_of(reply.redirect), secrets_of(from, {})) +
                           ", which is not followed: only redirects within one host are, and none "
                           "from https to http",
                       "Write the URL that it redirects to, which curl -sIL prints, in data.source");

@@ -106,6 +106,14 @@ std::string unsigned_url(const std::string& url) {
   return kept;
 }
 
+bool is_presigned(std::string_view url) {
+  const std::string query = lower_case(url.substr(std::min(url.find('?'), url.size())));
+  return std::ranges::any_of(
+      std::initializer_list<std::string_view>{
+          "x-amz-expires=", "x-goog-expires=", "&expires=", "?expires="},
+      [&](std::string_view name) { return query.find(name) != std::string::npos; });
+}
+
 std::string host_of(std::string_view url) {
   const std::string_view rest = after_scheme(url);
   return lower_case(rest.substr(0, rest.find_first_of("/?#")));

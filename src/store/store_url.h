@@ -20,6 +20,9 @@ std::string store_name(const std::string& url);
 // The URL without the parameters of its query that sign it, which are other ones each time.
 std::string unsigned_url(const std::string& url);
 
+// Whether the URL is signed for a limited time.
+bool is_presigned(std::string_view url);
+
 // The request line of an object.
 struct StoreLocation {
   std::string url;         // http(s)
