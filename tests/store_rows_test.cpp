@@ -211,6 +211,17 @@ TEST(CropRowChoice, ChangesWithTheLinkDuringAnEpochButNotForAnImage) {
   for (uint32_t i = 0; i < 100; ++i) EXPECT_TRUE(rows.choose(i).is_all());
 }
 
+// docs/data.md states these shares, from a simulation.
+TEST(CropRowChoice, ThreeQuartersOfAPhotographsRowsAreNeeded) {
+  AugmentOptions augment = row_crops();
+  EXPECT_NEAR(mean_crop_rows(augment), 0.72, 0.03);
+  augment.crop = CropKind::kCenter;
+  EXPECT_EQ(mean_crop_rows(augment), 1);
+  FarImages in_segments;
+  EXPECT_EQ(crop_share_of(in_segments, row_crops()), 1);
+  EXPECT_LT(crop_share_of(testing::MemoryDataset({"x"}), row_crops()), 0.8);
+}
+
 // Local shards beside far ones are read whole: their samples' checksums are checked.
 TEST_F(StoreRows, OnlyFarShardsAreReadInParts) {
   StoreEnv with_store(env(), store);

@@ -1,4 +1,4 @@
-// What a source says of the objects that it was opened from.
+// A source names the versions of the objects that it was opened from.
 #include <gtest/gtest.h>
 
 #include <map>

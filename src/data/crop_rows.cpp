@@ -18,6 +18,22 @@ SampleTransform training_transform(const AugmentOptions& augment, const SampleKe
   return transform;
 }
 
+double mean_crop_rows(const AugmentOptions& augment) {
+  constexpr int kWidth = 500, kHeight = 375;
+  constexpr uint32_t kDraws = 1'000;
+  if (augment.crop != CropKind::kRandomResized) return 1;
+  double rows = 0;
+  for (uint32_t i = 0; i < kDraws; ++i)
+    rows += training_transform(augment, {0, 0, i}, kWidth, kHeight).crop.height;
+  return rows / kDraws / kHeight;
+}
+
+double crop_share_of(const Dataset& data, const AugmentOptions& augment) {
+  const bool may_gain = data.size() > 0 && data.tensors().empty() && !data.has_masks() &&
+                        !data.size_of_parts(0).is_set();
+  return may_gain ? mean_crop_rows(augment) : 1;
+}
+
 CropRows::CropRows(const Dataset& data, const LoaderOptions& options, const AugmentOptions& augment)
     : data_(data),
       options_(options),

@@ -17,6 +17,12 @@ namespace saturate {
 SampleTransform training_transform(const AugmentOptions& augment, const SampleKey& key, int width,
                                    int height);
 
+// Mean share of the rows of a photograph of 500 x 375 pixels that training's crops need.
+double mean_crop_rows(const AugmentOptions& augment);
+// The same of a source's images for LinkUse::crop_share: 1 if they are no images, or are in
+// segments already.
+double crop_share_of(const Dataset& data, const AugmentOptions& augment);
+
 // Chooses the images of which only a part is read: those in random order, since neighbours are
 // fetched by one request, of a source that is far away and where the bytes that this saves are
 // worth a further request (Dataset::request_bytes, as measured so far). An image is chosen when it

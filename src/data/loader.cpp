@@ -226,14 +226,14 @@ struct Loader::State {
   }
   bool alone() const { return options.shard.world == 1; }
 
-  // Of all processes.
+  // The order of all processes.
   std::vector<uint32_t> whole_order(uint32_t number) const {
     auto order = epoch_order(dataset.size(), options.seed, number, options.shuffle);
     if (options.drop_last) order.resize(std::min(order.size(), batches() * options.batch));
     padding.group(number, options, order);
     return order;
   }
-  // Of this one, without samples after the last batch.
+  // This one's, without samples after the last batch.
   std::vector<uint32_t> own_order(std::vector<uint32_t> order) const {
     if (!alone()) order = rank_order(order, options.batch, options.shard);
     order.resize(std::min(order.size(), batches() * local_batch_size(options)));

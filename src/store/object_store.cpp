@@ -104,7 +104,11 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
     piece = found->second;
   } else {
     lock.unlock();
-    if (!identity.empty() && cache_->read(identity, offset, out)) return;
+    const int64_t begin = env_.now_ns();
+    if (!identity.empty() && cache_->read(identity, offset, out)) {
+      disk_ns_ += env_.now_ns() - begin;
+      return;
+    }
     lock.lock();
     piece = std::make_shared<Piece>(Piece{object, offset, out.size()});
   }
@@ -317,6 +321,7 @@ StoreCounts ObjectStore::counts() const {
   StoreCounts counts;
   client_.add_counts(counts);
   if (cache_) cache_->add_counts(counts);
+  counts.disk_s = double(disk_ns_) * 1e-9;
   return counts;
 }
 

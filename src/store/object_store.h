@@ -2,6 +2,7 @@
 // order of announcement and within a budget of memory. Safe for concurrent use.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -96,7 +97,7 @@ class ObjectStore {
   // Whether the range is one that can be fetched ahead.
   bool is_ahead(const StoreObject& object, uint64_t offset, uint64_t length) const;
   void enqueue(const PiecePtr& piece, uint64_t turn) NEEDS_LOCK(mutex_);
-  // What was announced for later comes soon.
+  // A range that was announced for later comes soon.
   void hasten(Piece& piece, uint64_t turn) NEEDS_LOCK(mutex_);
   // Bytes that may be held once this piece is loading.
   uint64_t budget_for(const Piece& piece) const;
@@ -118,6 +119,7 @@ class ObjectStore {
   Env& env_;
   const std::shared_ptr<CredentialSource> credentials_;
   std::unique_ptr<ExtentCache> cache_;  // may be null
+  std::atomic<int64_t> disk_ns_{0};     // of reads that cache_ served
   mutable Mutex mutex_;
   Condition progress_;
   std::map<Key, PiecePtr> announced_ GUARDED_BY(mutex_);

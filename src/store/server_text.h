@@ -1,5 +1,5 @@
-// What servers have sent, before it appears in messages: short, printable, and without secrets of
-// the request, which a server that lies could send back.
+// Text that servers have sent, before it appears in messages: short, printable, and without secrets
+// of the request, which a server that lies could send back.
 #pragma once
 
 #include <optional>
