@@ -161,10 +161,12 @@ class FarDataset : public testing::MemoryDataset {
   uint64_t look_ahead() const override { return 35; }
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     EXPECT_EQ(count, 1u);
-    (advice == ReadAdvice::kSoon ? soon : withdrawn).push_back(uint32_t(first));
+    if (advice == ReadAdvice::kLater) later.push_back(uint32_t(first));
+    if (advice != ReadAdvice::kLater)
+      (advice == ReadAdvice::kSoon ? soon : withdrawn).push_back(uint32_t(first));
     if (advice == ReadAdvice::kSoon) next_uses.push_back(advice.next_use);
   }
-  mutable std::vector<uint32_t> soon, withdrawn;
+  mutable std::vector<uint32_t> soon, later, withdrawn;
   mutable std::vector<uint64_t> next_uses;
 };
 
@@ -194,6 +196,52 @@ TEST(ReadAhead, AnnouncesSamplesOfAFarSourceInTheirOrder) {
     EXPECT_EQ(data.soon, (Indices{5, 3, 8, 1, 9}));
   }
   EXPECT_EQ(data.withdrawn.size(), 8u);
+}
+
+// Two samples of 10 bytes fit into half of 45.
+class RoomierDataset : public FarDataset {
+ public:
+  uint64_t look_ahead() const override { return 45; }
+};
+
+TEST(ReadAhead, AnnouncesTheFirstSamplesOfTheNextEpochForLater) {
+  using Indices = std::vector<uint32_t>;
+  const std::vector<Indices> orders{{0, 1, 2, 3, 4, 5}, {5, 6, 7, 8}, {1, 2, 3}};
+  const RoomierDataset data;
+  const LaterEpochs epochs{3, [&](uint32_t epoch) { return orders.at(epoch); }};
+  {
+    ReadAhead ahead(data, {}, 5, 1, false, nullptr, nullptr, epochs);
+    const auto start = [&](uint32_t epoch, size_t first) {
+      ahead.start(epoch, 0, orders[epoch], first, orders[epoch].size());
+    };
+    start(0, 0);
+    ahead.advance(0, 4);
+    EXPECT_EQ(data.soon, (Indices{0, 1, 2, 3, 4, 5}));
+    EXPECT_TRUE(data.later.empty()) << "sample 5 is still read in this epoch";
+    ahead.advance(0, 6);
+    EXPECT_EQ(data.later, (Indices{5, 6})) << "half of the budget";
+    data.soon.clear();
+    start(1, 0);
+    EXPECT_EQ(data.soon, (Indices{5, 6, 7, 8})) << "they are soon now";
+    EXPECT_TRUE(data.withdrawn.empty());
+    ahead.advance(0, 3);
+    EXPECT_EQ(data.later, (Indices{5, 6, 1, 2})) << "beside the last one of this epoch";
+    data.later.clear();
+    start(1, 3);
+    EXPECT_EQ(data.withdrawn, (Indices{8, 1, 2}));
+    EXPECT_EQ(data.later, (Indices{1, 2}));
+    data.withdrawn.clear();
+    ahead.advance(0, 4);
+    start(2, 1);
+    EXPECT_EQ(data.withdrawn, (Indices{1, 2})) << "not from the epoch's start on";
+    data.later.clear();
+    ahead.advance(0, 3);
+    EXPECT_TRUE(data.later.empty()) << "there are three epochs";
+    start(0, 0);
+    ahead.advance(0, 6);
+    data.withdrawn.clear();
+  }
+  EXPECT_EQ(data.withdrawn, (Indices{5, 6}));
 }
 
 TEST(ReadAhead, TellsInWhichEpochThisMachineReadsASampleAgain) {

@@ -195,6 +195,60 @@ TEST_F(StoreAhead, NothingFollowsAWithdrawnRange) {
   EXPECT_EQ(order(), (std::vector<uint64_t>{20'000, 50'000, 55'000, 90'000, 120'000, 125'000}));
 }
 
+// Half of the budget: two ranges of the later ones.
+TEST_F(StoreAhead, LaterRangesAreFetchedAfterTheOthersAndLeaveThemHalfOfTheBudget) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_requests = 1;
+  tuning.ahead_bytes = 4'000;
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  const auto announce_later = [&](uint64_t offset) {
+    store.announce(object, offset, 1'000, ReadAdvice::kUnknown, {}, /*later=*/true);
+  };
+  hold(20'000);
+  for (const uint64_t offset : {20'000, 50'000, 90'000, 120'000}) announce_later(offset);
+  ASSERT_TRUE(asked(1));
+  store.announce(object, 150'000, 1'000);
+  release = true;
+  ASSERT_TRUE(asked(2));
+  EXPECT_EQ(read_range(store, object, 150'000, 1'000), text.substr(150'000, 1'000));
+  ASSERT_TRUE(asked(3));
+  read_range(store, object, 199'000, 10);  // when what is fetched has come
+  EXPECT_EQ(order(), (std::vector<uint64_t>{20'000, 150'000, 50'000, 199'000}));
+  // They come soon now: out of turn, and with all of the budget.
+  store.announce(object, 120'000, 1'000);
+  store.announce(object, 90'000, 1'000);
+  ASSERT_TRUE(asked(6));
+  for (const uint64_t offset : {20'000, 50'000, 90'000, 120'000})
+    EXPECT_EQ(read_range(store, object, offset, 1'000), text.substr(offset, 1'000));
+  EXPECT_EQ(order(), (std::vector<uint64_t>{20'000, 150'000, 50'000, 199'000, 120'000, 90'000}));
+}
+
+TEST_F(StoreAhead, TheRangeAfterALaterRangeIsLaterToo) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_requests = 1;
+  tuning.ahead_bytes = 1'500;
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  const auto announce_two = [&](bool later) {
+    store.announce(
+        object, 20'000, 100, ReadAdvice::kUnknown,
+        [](std::span<const std::byte>) {
+          return ByteRange{25'000, 1'000};
+        },
+        later);
+  };
+  announce_two(true);
+  ASSERT_TRUE(asked(1));
+  read_range(store, object, 199'000, 10);
+  EXPECT_EQ(order().size(), 2u) << "the second does not fit into half of the budget";
+  announce_two(false);
+  ASSERT_TRUE(asked(3));
+  read_range(store, object, 20'000, 100);
+  EXPECT_EQ(read_range(store, object, 25'000, 1'000), text.substr(25'000, 1'000));
+  EXPECT_EQ(order(), (std::vector<uint64_t>{20'000, 199'000, 25'000}));
+}
+
 TEST_F(StoreAhead, AFailureAheadIsNotTheReaders) {
   StoreOptions options;
   options.timeout_s = 0;  // no second attempt

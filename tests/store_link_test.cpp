@@ -53,6 +53,36 @@ TEST(StoreLink, IsTheDifferenceOfTwoCounts) {
   EXPECT_TRUE(has_line(link, "the other 80 % of the bytes"));
 }
 
+TEST(StoreLink, PredictsALargerCache) {
+  // 2 MB/s of all bytes, a quarter of which the disk serves at 10 MB/s.
+  StoreCounts counts = counts_of(10, 6'000'000, 2'000'000, 10, 1);
+  counts.disk_s = 0.2;
+  const LinkUse link = link_use({}, counts, 4);
+  EXPECT_DOUBLE_EQ(link.larger_cache, 1.5) << "half of the bytes instead of three quarters";
+  EXPECT_DOUBLE_EQ(link.whole_cache, 5) << "the disk's rate over that of now";
+  EXPECT_TRUE(has_line(link,
+                       "the other 75 % of the bytes: about 1.5x if it is twice as large, "
+                       "about 5.0x if it holds all (one reader of the disk gets 10 MB/s)"));
+  counts.disk_bytes = 10'000'000;  // most come from the disk: twice as much is all
+  counts.disk_s = 1;
+  const LinkUse most = link_use({}, counts, 4);
+  EXPECT_DOUBLE_EQ(most.larger_cache, 2.5);
+  EXPECT_DOUBLE_EQ(most.whole_cache, 2.5);
+  const LinkUse none = link_use({}, counts_of(10, 1'000'000, 0, 10, 1), 1);
+  EXPECT_DOUBLE_EQ(none.larger_cache, 2);
+  EXPECT_TRUE(has_line(none, "about 2.0x from the second epoch on"));
+}
+
+TEST(StoreLink, PredictsSegmentsByTheShareOfTheBytesThatCropsNeed) {
+  LinkUse link = link_use({}, counts_of(10, 1'000'000, 0, 10, 0.5), 1);
+  EXPECT_DOUBLE_EQ(segments_speedup(link), 1) << "not for this source";
+  link.crop_share = 0.6;
+  EXPECT_DOUBLE_EQ(segments_speedup(link), 1 / (2 * 0.05 + 0.95 * 0.63));
+  EXPECT_TRUE(has_line(link, "JPEGs in segments: about 1.4x, as crops need 63 % of the bytes"));
+  link.waiting = 0.5;  // a second reply costs more than the bytes
+  EXPECT_FALSE(has_line(link, "segments"));
+}
+
 TEST(StoreLink, AdvisesNothingThatDoesNotPay) {
   // Bytes take all of the time, and nothing is on the disk.
   const LinkUse busy = link_use({}, counts_of(10, 1'000'000, 0, 10, 0.01), 1);

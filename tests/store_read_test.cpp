@@ -267,9 +267,32 @@ TEST_F(StoreRead, ARedirectToAnotherHostIsRefused) {
   });
   ObjectStore store(env(), {}, quick_tuning());
   const Error error = error_of([&] { store.open(server.url("/a")); });
-  EXPECT_NE(error.reason().find("redirects"), std::string::npos) << error.what();
+  EXPECT_NE(error.reason().find(server.host() + " redirects to http://" + other.host() + ","),
+            std::string::npos)
+      << error.what();
+  EXPECT_NE(error.remedy().find("Write the URL that it redirects to"), std::string::npos);
   EXPECT_EQ(std::string(error.what()).find("secret"), std::string::npos);
   EXPECT_EQ(other.asks().size(), 0u);
+}
+
+// S3 answers 403 AccessDenied, Google 400 ExpiredToken.
+TEST_F(StoreRead, APresignedUrlThatHasExpiredIsToBeSignedAgain) {
+  const std::pair<int, const char*> answers[] = {{403, "AccessDenied"}, {400, "ExpiredToken"}};
+  for (const char* query : {"X-Amz-Date=20260101T000000Z&X-Amz-Expires=60", "x-goog-expires=60",
+                            "Expires=1700000000&Signature=secretsecret"}) {
+    for (const auto& [status, code] : answers) {
+      server.tamper([&, status = status, code = code](const HttpAsk&, HttpAnswer& a) {
+        a = {status, {}, "<Error><Code>" + std::string(code) + "</Code></Error>"};
+      });
+      ObjectStore store(env(), {}, quick_tuning());
+      const Error error = error_of([&] { store.open(server.url("/a?") + query); });
+      EXPECT_EQ(error.kind(), ErrorKind::kData);
+      EXPECT_NE(error.reason().find("signed for a limited time"), std::string::npos)
+          << error.what();
+      EXPECT_NE(error.remedy().find("Sign it again"), std::string::npos) << error.what();
+      EXPECT_EQ(std::string(error.what()).find("secretsecret"), std::string::npos);
+    }
+  }
 }
 
 TEST_F(StoreRead, AQueryStaysOutOfMessages) {

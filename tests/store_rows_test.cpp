@@ -148,6 +148,21 @@ TEST_F(StoreRows, WhatIsReadDoesNotDependOnFailures) {
   EXPECT_GT(store->counts().retries, 0u);
 }
 
+// Rows that the next epoch's crops need are chosen, and fetched once, before it begins.
+TEST_F(StoreRows, PartsAreFetchedBeforeTheirEpochBegins) {
+  LoaderOptions options = row_loader(3);
+  const std::string here = pixels_of(*local, options);
+  options.epochs = 2;
+  EXPECT_EQ(pixels_of(*far, options), here);
+  uint64_t expected = 0;
+  StoreEnv with_store(env(), store);
+  const uint64_t received = asked();
+  const auto other = open_dataset(with_store, "shard:" + server.url("/s.shard"));
+  for (uint32_t epoch = 0; epoch < 2; ++epoch)
+    for (uint32_t i = 0; i < kRowSamples; ++i) expected += needed(*other, options, epoch, i).first;
+  EXPECT_EQ(received, expected) << "each range once, and no other";
+}
+
 TEST_F(StoreRows, ASplitReadsPartsToo) {
   StoreEnv with_store(env(), store);
   const auto split = open_dataset(with_store, "split:train,1/5,shard:" + server.url("/s.shard"));
@@ -194,6 +209,17 @@ TEST(CropRowChoice, ChangesWithTheLinkDuringAnEpochButNotForAnImage) {
   data.a_request = 999;  // a crop saves less
   rows.begin(1);
   for (uint32_t i = 0; i < 100; ++i) EXPECT_TRUE(rows.choose(i).is_all());
+}
+
+// docs/data.md states these shares, from a simulation.
+TEST(CropRowChoice, ThreeQuartersOfAPhotographsRowsAreNeeded) {
+  AugmentOptions augment = row_crops();
+  EXPECT_NEAR(mean_crop_rows(augment), 0.72, 0.03);
+  augment.crop = CropKind::kCenter;
+  EXPECT_EQ(mean_crop_rows(augment), 1);
+  FarImages in_segments;
+  EXPECT_EQ(crop_share_of(in_segments, row_crops()), 1);
+  EXPECT_LT(crop_share_of(testing::MemoryDataset({"x"}), row_crops()), 0.8);
 }
 
 // Local shards beside far ones are read whole: their samples' checksums are checked.

@@ -30,7 +30,9 @@ class StoreS3 : public ::testing::Test {
   TempDir home;
   const std::string credentials_file = home / ".aws/credentials";
   const std::string config_file = home / ".aws/config";
-  const ScopedVariable variables[13] = {
+  const ScopedVariable variables[15] = {
+      {"STORAGE_EMULATOR_HOST", nullptr},
+      {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", nullptr},
       {"HOME", home.path().c_str()},
       {"AWS_ACCESS_KEY_ID", nullptr},
       {"AWS_SECRET_ACCESS_KEY", nullptr},
@@ -90,6 +92,18 @@ TEST_F(StoreS3, AddressesOfObjects) {
             "https://bucket.s3.us-east-1.amazonaws.com/a%20b/%2B%C3%A4%25.shard");
   EXPECT_EQ(url("s3://my.bucket/a"), "https://s3.us-east-1.amazonaws.com/my.bucket/a");
   EXPECT_EQ(url("gs://bucket/a"), "https://storage.googleapis.com/bucket/a");
+  {
+    const ScopedVariable gcloud("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", "https://x.p.y.com/");
+    EXPECT_EQ(url("gs://bucket/a b"), "https://x.p.y.com/bucket/a%20b");
+    const ScopedVariable emulator("STORAGE_EMULATOR_HOST", "localhost:8081");
+    EXPECT_EQ(url("gs://bucket/a"), "http://localhost:8081/bucket/a");
+    const ScopedVariable whole("STORAGE_EMULATOR_HOST", "http://localhost:81/storage/v1/");
+    EXPECT_EQ(url("gs://bucket/a"), "http://localhost:81/bucket/a");
+    for (const char* bad : {"ftp://x", "http://", "http://user@x", "http://x/y"}) {
+      const ScopedVariable other("STORAGE_EMULATOR_HOST", bad);
+      EXPECT_EQ(error_of([&] { url("gs://bucket/a"); }).kind(), ErrorKind::kUsage) << bad;
+    }
+  }
   const ScopedVariable region("AWS_REGION", "eu-central-1");
   EXPECT_EQ(url("s3://bucket/a"), "https://bucket.s3.eu-central-1.amazonaws.com/a");
   {
@@ -105,9 +119,11 @@ TEST_F(StoreS3, AddressesOfObjects) {
   EXPECT_EQ(error_of([&] { url("s3://bucket/a"); }).kind(), ErrorKind::kUsage);
 }
 
-TEST_F(StoreS3, RedirectsStayOnTheHostOrInTls) {
+TEST_F(StoreS3, RedirectsStayOnTheHost) {
   EXPECT_TRUE(may_redirect("http://a/x", "http://A/y"));
-  EXPECT_TRUE(may_redirect("https://a/x", "https://b/y"));
+  EXPECT_TRUE(may_redirect("http://a/x", "https://a/y"));
+  EXPECT_FALSE(may_redirect("https://a/x", "https://b/y"));
+  EXPECT_FALSE(may_redirect("https://a.b/x", "https://b/y"));
   EXPECT_FALSE(may_redirect("http://a/x", "http://b/y"));
   EXPECT_FALSE(may_redirect("http://a/x", "http://a:81/y"));
   EXPECT_FALSE(may_redirect("https://a/x", "http://a/y"));

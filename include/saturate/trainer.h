@@ -53,8 +53,9 @@ struct TrainerOptions {
   std::string out;  // the run's folder; created
   // A run folder or a checkpoint to resume from.
   std::optional<std::string> resume;
-  // Whether a resumed run may continue with a different number of training images, or different
-  // names of as many classes; its epoch continues at the same batch of the new order.
+  // Whether a resumed run may continue with a different number of training images, different names
+  // of as many classes, or objects of a store that were replaced; its epoch continues at the same
+  // batch of the new order.
   bool changed_data = false;
   // Polled between steps and evaluation batches; true saves a checkpoint and ends the run early.
   std::function<bool()> should_stop = [] { return false; };

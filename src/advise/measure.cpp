@@ -13,6 +13,7 @@
 #include "advise/what_ifs.h"
 #include "base/printable.h"
 #include "base/thread_pool.h"
+#include "data/crop_rows.h"
 #include "feed/finish_batch.h"
 #include "run/setup.h"
 #include "saturate/data/env.h"
@@ -161,6 +162,7 @@ class Measuring {
       if (before && source_->look_ahead() > 0)
         found_.link = link_use(*before, store_counts(env_, store).value_or(*before),
                                double(env_.now_ns() - begin) * 1e-9);
+      if (found_.link) found_.link->crop_share = crop_share_of(*source_, found_.recipe.augment);
       if (!a || !b || !c || options_.should_stop()) return false;
       if (round < 0) {  // warming up, which tells how long a step takes
         found_.rate = a->images_per_s();

@@ -25,6 +25,7 @@ class View : public Dataset {
   const DecodedSample* decoded(size_t index) const override {
     return source_->decoded(pick(index));
   }
+  std::vector<ObjectVersion> versions() const override { return source_->versions(); }
   size_t length(size_t index) const override { return source_->length(pick(index)); }
   uint64_t bytes(size_t index) const override { return source_->bytes(pick(index)); }
   SourceIndex* source_index() const override { return source_->source_index(); }
@@ -38,8 +39,8 @@ class View : public Dataset {
   ImageSize size_of_parts(size_t index) const override {
     return source_->size_of_parts(pick(index));
   }
-  void advise_rows(size_t index, ImageRows rows) const override {
-    if (picks_.empty()) source_->advise_rows(index, rows);
+  void advise_rows(ReadAdvice advice, size_t index, ImageRows rows) const override {
+    if (picks_.empty()) source_->advise_rows(advice, index, rows);
   }
   void read_rows(size_t index, ImageRows rows, Sample& out) const override {
     source_->read_rows(pick(index), rows, out);

@@ -7,6 +7,7 @@
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "base/thread_pool.h"
+#include "data/crop_rows.h"
 #include "data/read_ahead.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/loader.h"
@@ -44,6 +45,14 @@ constexpr LinkColumn kLinkColumns[] = {
     {"ms to the first byte", &LinkUse::first_byte_s, 1e3},
     {"ms to the first byte (95th percentile)", &LinkUse::late_first_byte_s, 1e3},
     {"% from the cache on disk", &LinkUse::disk_share, 100}};
+
+// Those of most trainings on photographs.
+AugmentOptions usual_crops() {
+  AugmentOptions augment;
+  augment.size = 224;
+  augment.crop = CropKind::kRandomResized;
+  return augment;
+}
 
 // A source, read in one order by some threads.
 struct StorageVariant {
@@ -83,6 +92,7 @@ struct StorageVariant {
     if (!before || data.look_ahead() == 0) return;
     const LinkUse use = link_use(*before, *store_counts(env, arguments.store), seconds);
     if (use.requests_per_s > 0) link = use;
+    link.crop_share = crop_share_of(data, usual_crops());
     far.resize(std::size(kLinkColumns), {samples.name, "", {}, samples.keys});
     for (size_t i = 0; i < far.size(); ++i) {
       far[i].unit = kLinkColumns[i].unit;

@@ -193,7 +193,8 @@ Json link_json(const Measurements& found) {
   return {{"bytes_per_s", link.bytes_per_s},   {"requests_per_s", link.requests_per_s},
           {"first_byte_s", link.first_byte_s}, {"first_byte_s_95", link.late_first_byte_s},
           {"disk_share", link.disk_share},     {"large_requests", link.large_requests},
-          {"half_bytes", link.half_bytes}};
+          {"half_bytes", link.half_bytes},     {"larger_cache", link.larger_cache},
+          {"segments", segments_speedup(link)}};
 }
 
 Json to_json(const Diagnosis& diagnosis, const Measurements& found) {

@@ -211,8 +211,8 @@ void add_train(CLI::App& app, int& exit_code) {
       "in --out (default: the newest runs/RECIPE-N) if it has a checkpoint, else starts it");
   command
       .add_flag("--allow-changed-data", arguments.changed_data,
-                "With --resume: accepts training data with another number of images, or with "
-                "renamed classes")
+                "With --resume: accepts training data with another number of images, with "
+                "renamed classes, or that were replaced in an object store")
       ->needs(command.get_option("--resume"));
   command.add_flag("--quiet", arguments.quiet, "No progress, only the summary");
   command.add_flag(

@@ -125,6 +125,10 @@ std::vector<OptionRow> storage_rows() {
       number(SATURATE_OPTION_AS("data.timeout_s", data.store.timeout_s), {1, 86400}, "s",
              "Time for reading a part of an object of http(s)://, s3:// or gs://, with all "
              "attempts, before the run fails."),
+      integer(SATURATE_OPTION_AS("data.read_ahead_mb", data.store.read_ahead_mb), {1, 1 << 20},
+              "MiB",
+              "Memory for samples of http(s)://, s3:// and gs:// that are fetched before they are "
+              "needed, in each process, for training and evaluation together."),
       stage_row(),
       index_row(),
   };

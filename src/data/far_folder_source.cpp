@@ -9,6 +9,7 @@
 #include "data/far_images.h"
 #include "data/sources.h"
 #include "saturate/data/error.h"
+#include "store/sha256.h"
 #include "store/store_env.h"
 
 namespace saturate {
@@ -37,6 +38,11 @@ class FarFolderSource : public IndexedSource {
   int64_t label(size_t index) const override { return found_.images[index].label; }
   uint64_t bytes(size_t index) const override { return found_.images[index].size; }
   uint64_t look_ahead() const override { return store_->ahead_bytes(); }
+
+  std::vector<ObjectVersion> versions() const override {
+    const auto images = std::as_bytes(std::span(found_.images));
+    return {{root_, version_digest(found_.text + sha256_hex(images))}};
+  }
 
   std::string warning() const override {
     return warning_of_outside(found_.outside, root_ + found_.first_outside);
@@ -69,7 +75,8 @@ class FarFolderSource : public IndexedSource {
       const MutexLock lock(mutex_);
       const auto [at, is_new] = announced_.try_emplace(i);
       if (is_new) at->second = object(i);
-      store_->announce(at->second, 0, found_.images[i].size, advice.next_use);
+      store_->announce(at->second, 0, found_.images[i].size, advice.next_use, {},
+                       advice == ReadAdvice::kLater);
     }
   }
 

@@ -65,7 +65,7 @@ class FolderSource : public IndexedSource {
 
   // kSoon would have to open each file, which costs as much as reading ahead would save.
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
-    if (advice == ReadAdvice::kSoon) return;
+    if (advice != ReadAdvice::kNotAgain) return;
     for (size_t i = first; i < first + count; ++i) {
       const auto file = open(i);
       file->advise(advice, 0, file->size());

@@ -14,9 +14,9 @@
 #include "base/thread_pool.h"
 #include "data/batch_memory.h"
 #include "data/batch_ring.h"
+#include "data/loader_check.h"
 #include "data/padding.h"
 #include "data/read_ahead.h"
-#include "data/require.h"
 #include "data/sample_reader.h"
 #include "data/source_index.h"
 #include "saturate/data/error.h"
@@ -29,48 +29,6 @@ constexpr size_t kSkippedKept = 100;
 // Few enough to divide each batch evenly among threads, enough to amortise the cost of claiming.
 size_t samples_a_claim(const LoaderOptions& options) {
   return std::clamp<size_t>(local_batch_size(options) / (4 * size_t(options.threads)), 1, 16);
-}
-
-void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment) {
-  require(options.batch > 0, "batch is empty", "train.batch", "Set it to 1 or more");
-  require(options.batch >= size_t(options.shard.world), "some processes have no sample",
-          "train.batch", "Give each at least one");
-  require(options.threads > 0, "no loader thread", "data.threads", "Set it to 1 or more");
-  require(options.nice >= 0, "loader threads cannot have a raised priority", "data.nice",
-          "Set it to 0 or more");
-  require(options.prefetch > 0, "no batch in flight", "data.prefetch", "Set it to 1 or more");
-  const bool places = options.output == BatchOutput::kPlaces;
-  require(options.output != BatchOutput::kPlanar || options.type != PixelType::kUint8,
-          "bytes are never planar", "LoaderOptions::output", "Ask for kFloat32");
-  require(!places || options.held.size() == dataset.size(), "places need every held sample",
-          "LoaderOptions::held", "Give one for each sample of the dataset");
-  require(!options.packs ||
-              (options.output == BatchOutput::kUnfinished && options.decode == DecodeMode::kFast),
-          "JPEGs are packed only for unfinished batches of fast decoding", "LoaderOptions::packs",
-          "Ask for kUnfinished and kFast");
-  require(!options.masks || dataset.has_masks(), "the source has no masks", "data.source",
-          "Give masks:PATH, or synth:masks=true,...");
-  require(!options.masks || !places, "masks cannot be combined with places", "LoaderOptions::masks",
-          "Leave places out");
-  const bool tensors = options.has_tensors();
-  require(
-      tensors != dataset.tensors().empty(),
-      tensors ? "the source has images, and no tensors" : "the source has tensors, and no images",
-      "data.source", tensors ? "Ask for another output" : "Give a source of images");
-  require(!tensors || (augment.mixup == 0 && augment.cutmix == 0), "tensors cannot be mixed",
-          "augment.mixup", "Set augment.mixup=0 and augment.cutmix=0");
-  require(tensors || augment.size.is_set(), "size of the images is not set", "augment.size",
-          "Set it to 1 or more");
-  require(augment.policy_ops <= 8, "more operations than an EffectList has room for",
-          "augment.policy", "Give rand 8 operations or less");
-  require(tensors || augment.crop != CropKind::kRandom, "is for volumes", "augment.crop=random",
-          "Give augment.crop=random_resized");
-  require(tensors || !augment.contrast_gamma, "is for volumes", "augment.contrast=gamma",
-          "Give a number");
-  make_normalize(augment);  // fails here, and not on a thread, which could not report it
-  require(options.shuffle.block > 0, "no sample in a block", "data.shuffle", "Set it to 1 or more");
-  require(dataset.size() <= UINT32_MAX, "source has more than 2^32 - 1 samples", "data.source",
-          "Split it");
 }
 
 // The reason of an Error of kData; else nullopt.
@@ -98,7 +56,7 @@ struct Loader::State {
   ScanIndex own_index;
   ScanIndex* const scan_index;  // null: off
   BufferPool buffers;
-  CropRows rows;    // of this epoch
+  CropRows rows;    // of this epoch and the next
   ReadAhead ahead;  // of nothing if samples are held: they are not read
   BatchRing ring;
   size_t taken = 0;            // batches of the epoch already consumed or skipped
@@ -129,7 +87,8 @@ struct Loader::State {
         ahead(data, opt.shuffle, opt.seed, size_t(opt.prefetch + 1) * local_batch_size(opt),
               opt.output == BatchOutput::kPlaces,
               // Orders by length are not known in advance.
-              opt.train && (data.size() == 0 || data.length(0) == 0) ? &opt : nullptr, &rows),
+              opt.train && (data.size() == 0 || data.length(0) == 0) ? &opt : nullptr, &rows,
+              {opt.train ? opt.epochs : 0, [this](uint32_t later) { return own_order(later); }}),
         ring(size_t(opt.prefetch), local_batch_size(opt), samples_a_claim(opt), opt.wait_limit,
              [this] { return take_buffer(); }),
         threads(opt.threads, "loader", opt.nice) {
@@ -267,6 +226,21 @@ struct Loader::State {
   }
   bool alone() const { return options.shard.world == 1; }
 
+  // The order of all processes.
+  std::vector<uint32_t> whole_order(uint32_t number) const {
+    auto order = epoch_order(dataset.size(), options.seed, number, options.shuffle);
+    if (options.drop_last) order.resize(std::min(order.size(), batches() * options.batch));
+    padding.group(number, options, order);
+    return order;
+  }
+  // This one's, without samples after the last batch.
+  std::vector<uint32_t> own_order(std::vector<uint32_t> order) const {
+    if (!alone()) order = rank_order(order, options.batch, options.shard);
+    order.resize(std::min(order.size(), batches() * local_batch_size(options)));
+    return order;
+  }
+  std::vector<uint32_t> own_order(uint32_t number) const { return own_order(whole_order(number)); }
+
   // REQUIRES: no thread fills a batch.
   void set_epoch(uint32_t number) {
     epoch = number;
@@ -318,7 +292,7 @@ struct Loader::State {
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment,
                BufferAllocator allocate) {
-  check(dataset, options, augment);
+  check_loader(dataset, options, augment);
   state_ = std::make_unique<State>(dataset, options, augment, std::move(allocate));
 }
 
@@ -334,11 +308,10 @@ void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
   stop();
   if (state_->source_index) state_->source_index->end_epoch();
   const LoaderOptions& options = state_->options;
-  auto order = epoch_order(state_->dataset.size(), options.seed, epoch, options.shuffle);
-  if (options.drop_last) order.resize(std::min(order.size(), batches() * options.batch));
-  state_->padding.start(epoch, options, order);
-  if (!state_->alone()) order = rank_order(order, options.batch, options.shard);
-  const size_t end = std::min(order.size(), batches() * local_batch_size(options));
+  auto order = state_->whole_order(epoch);
+  state_->padding.start(options, order);
+  order = state_->own_order(std::move(order));
+  const size_t end = order.size();
   state_->set_epoch(epoch);
   state_->ended = false;
   try {

@@ -29,10 +29,14 @@ Padding::Padding(const Dataset& dataset, const std::vector<SampleColumn>& column
   }
 }
 
-void Padding::start(uint32_t epoch, const LoaderOptions& options, std::vector<uint32_t>& order) {
+void Padding::group(uint32_t epoch, const LoaderOptions& options,
+                    std::vector<uint32_t>& order) const {
+  if (lengths_.empty() || options.shuffle.mode == ShuffleMode::kNone) return;
+  order = length_order(std::move(order), options.batch, options.seed, epoch, lengths_);
+}
+
+void Padding::start(const LoaderOptions& options, const std::vector<uint32_t>& order) {
   if (lengths_.empty()) return;
-  if (options.shuffle.mode != ShuffleMode::kNone)
-    order = length_order(std::move(order), options.batch, options.seed, epoch, lengths_);
   const size_t samples = epoch_samples(order.size(), options.shard);
   padded_.assign((samples + options.batch - 1) / options.batch, 0);
   for (size_t place = 0; place < samples; ++place) {

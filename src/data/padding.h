@@ -20,10 +20,11 @@ class Padding {
   Padding(const Dataset& dataset, const std::vector<SampleColumn>& columns,
           std::shared_ptr<const std::vector<BatchColumn>> fields);
 
-  // Groups the order of an epoch by length, if it is shuffled and there are sequences, and notes
-  // how long its batches are. The order is that of all processes: their batches have the same
-  // length.
-  void start(uint32_t epoch, const LoaderOptions& options, std::vector<uint32_t>& order);
+  // Groups the order of an epoch by length, if it is shuffled and there are sequences. It is that
+  // of all processes: their batches have the same length.
+  void group(uint32_t epoch, const LoaderOptions& options, std::vector<uint32_t>& order) const;
+  // An epoch of that order begins.
+  void start(const LoaderOptions& options, const std::vector<uint32_t>& order);
 
   // REQUIRES of the rest: `batch` is one of the epoch.
   SequenceExtent extent(size_t batch, uint32_t index) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "saturate/data/error.h"
 
@@ -9,13 +10,13 @@ namespace saturate {
 
 namespace {
 
-constexpr uint64_t kFirstBytes = 16 << 20;  // announced before the first batch
+constexpr uint64_t kFirstBytes = 16 << 20;  // announced before the first batch of all
 
 // A failure is reported by the read that meets it.
 void advise(const Dataset& data, ReadAdvice advice, size_t first, size_t count,
             ImageRows rows = {}) {
   try {
-    rows.is_all() ? data.advise(advice, first, count) : data.advise_rows(first, rows);
+    rows.is_all() ? data.advise(advice, first, count) : data.advise_rows(advice, first, rows);
   } catch (const Error&) {
   }
 }
@@ -23,13 +24,15 @@ void advise(const Dataset& data, ReadAdvice advice, size_t first, size_t count,
 }  // namespace
 
 ReadAhead::ReadAhead(const Dataset& data, const ShuffleOptions& shuffle, uint64_t seed,
-                     size_t in_flight, bool idle, const LoaderOptions* training, CropRows* rows)
+                     size_t in_flight, bool idle, const LoaderOptions* training, CropRows* rows,
+                     LaterEpochs later)
     : data_(data),
       shuffle_(shuffle),
       seed_(seed),
       in_flight_(in_flight),
       rows_(rows),
-      budget_(idle ? 0 : data.look_ahead()) {
+      budget_(idle ? 0 : data.look_ahead()),
+      later_(std::move(later)) {
   if (budget_ == 0 && !idle && shuffle.mode == ShuffleMode::kBlock)
     thread_ = std::make_unique<ThreadPool>(1, "read-ahead");
   if (!training || training->shard.local_size == 0) return;
@@ -39,15 +42,19 @@ ReadAhead::ReadAhead(const Dataset& data, const ShuffleOptions& shuffle, uint64_
 
 ReadAhead::~ReadAhead() {
   withdraw();
+  withdraw_later();
 }
 
 void ReadAhead::start(uint32_t epoch, size_t place, const std::vector<uint32_t>& order,
                       size_t first, size_t end) {
   if (budget_ > 0) {
     withdraw();
+    if (first > 0 || uint64_t{epoch} != uint64_t{epoch_} + 1) withdraw_later();
     order_.assign(order.begin(), order.begin() + ptrdiff_t(end));
-    delivered_ = next_ = first_ = std::min(first, end);
+    delivered_ = next_ = std::min(first, end);
     if (batch_ > 0) look_at_later_epochs(epoch);
+    epoch_ = epoch;
+    take_later();
     return announce(delivered_);
   }
   if (!thread_) return;
@@ -72,32 +79,70 @@ void ReadAhead::hint_blocks(size_t place) {
 }
 
 void ReadAhead::announce(size_t delivered) {
+  has_delivered_ = has_delivered_ || delivered > delivered_;
   for (; delivered_ < delivered; ++delivered_) {
     if (sizes_.empty()) continue;  // it was never announced
     announced_ -= sizes_.front();
     sizes_.pop_front();
+    if (!later_order_.empty()) unread_[order_[delivered_]] = false;
   }
   next_ = std::max(next_, delivered_);
   // Less at first, so that the rows of most images are chosen when the link has been measured.
-  const uint64_t budget = delivered > first_ ? budget_ : std::min(budget_, kFirstBytes);
+  const uint64_t budget = has_delivered_ ? budget_ : std::min(budget_, kFirstBytes);
   for (; next_ < order_.size(); ++next_) {
-    const uint64_t bytes = data_.bytes(order_[next_]);
+    const uint32_t index = order_[next_];
+    const uint64_t bytes = data_.bytes(index);
     if (sizes_.size() >= in_flight_ && announced_ + bytes > budget) return;
-    ReadAdvice advice = ReadAdvice::kSoon;
-    // An order of one machine needs none: it reads every sample once in each epoch, so that no
-    // choice of samples to keep is better than another.
-    if (batch_ > 0) advice.next_use = epoch_ + 1 + std::countr_zero(visits_[order_[next_]]);
-    advise(data_, advice, order_[next_], 1, rows_ ? rows_->choose(order_[next_]) : ImageRows());
+    advise(data_, {ReadAdvice::kSoon, next_use(index, 0)}, index, 1,
+           rows_ ? rows_->choose(index) : ImageRows());
     sizes_.push_back(bytes);
     announced_ += bytes;
   }
+  if (later_.order && uint64_t{epoch_} + 1 < later_.count) announce_later();
+}
+
+// With what this epoch leaves of the budget, and at most half of it.
+void ReadAhead::announce_later() {
+  if (later_order_.empty()) {
+    later_order_ = later_.order(epoch_ + 1);
+    unread_.assign(data_.size(), false);
+    for (size_t i = delivered_; i < order_.size(); ++i) unread_[order_[i]] = true;
+  }
+  while (later_sizes_.size() < later_order_.size()) {
+    const uint32_t index = later_order_[later_sizes_.size()];
+    const uint64_t bytes = data_.bytes(index), later = later_announced_ + bytes;
+    // A source knows a range once: a sample that this epoch still reads is announced after that.
+    if (unread_[index] || later > budget_ / 2 || announced_ + later > budget_) return;
+    advise(data_, {ReadAdvice::kLater, next_use(index, 1)}, index, 1,
+           rows_ ? rows_->choose_for_next(index) : ImageRows());
+    later_sizes_.push_back(bytes);
+    later_announced_ = later;
+  }
+}
+
+void ReadAhead::take_later() {
+  sizes_ = std::exchange(later_sizes_, {});
+  announced_ = std::exchange(later_announced_, 0);
+  later_order_.clear();
+  for (; next_ < sizes_.size(); ++next_) {
+    const uint32_t index = order_[next_];
+    advise(data_, {ReadAdvice::kSoon, next_use(index, 0)}, index, 1,
+           rows_ ? rows_->choose(index) : ImageRows());
+  }
+}
+
+// An order of one machine needs none: it reads every sample once in each epoch, so that no choice
+// of samples to keep is better than another.
+uint64_t ReadAhead::next_use(uint32_t index, int after) const {
+  if (batch_ == 0) return ReadAdvice::kUnknown;
+  return uint64_t{epoch_} + 1 + uint64_t(after) +
+         uint64_t(std::countr_zero(uint8_t(visits_[index] >> after)));
 }
 
 // The places of an epoch that belong to this machine are those of rank_order() for its ranks.
 void ReadAhead::look_at_later_epochs(uint32_t epoch) {
   const bool goes_on = !visits_.empty() && epoch == epoch_ + 1;
   if (!goes_on) visits_.assign(data_.size(), 0);
-  epoch_ = epoch;
   for (uint8_t& visits : visits_) visits >>= 1;
   constexpr int kLast = 7;
   for (int k = goes_on ? kLast : 0; k <= kLast; ++k) {
@@ -114,6 +159,13 @@ void ReadAhead::withdraw() {
     advise(data_, ReadAdvice::kNotAgain, order_[delivered_ + i], 1);
   sizes_.clear();
   announced_ = 0;
+}
+
+void ReadAhead::withdraw_later() {
+  for (size_t i = 0; i < later_sizes_.size(); ++i)
+    advise(data_, ReadAdvice::kNotAgain, later_order_[i], 1);
+  later_sizes_.clear();
+  later_announced_ = 0;
 }
 
 }  // namespace saturate

@@ -94,11 +94,11 @@ class ShardSource : public IndexedSource {
       put_markers(bytes, out.height, rows);
   }
 
-  void advise_rows(size_t index, ImageRows rows) const override {
+  void advise_rows(ReadAdvice advice, size_t index, ImageRows rows) const override {
     const auto shard = holder_of(index);
     const ShardRecord& record = shard->index.records[index - shard->first()];
     shard->file->advise_next(
-        record.offset, head_bytes(record), [record, rows](std::span<const std::byte> head) {
+        advice, record.offset, head_bytes(record), [record, rows](std::span<const std::byte> head) {
           ByteRange part = bytes_of_rows(head, record.size, int(record.height), rows);
           part.offset += record.offset;
           return part;

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "data/path_list.h"
+#include "data/versioned_source.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/error.h"
 #include "store/store_env.h"
@@ -153,7 +154,8 @@ std::unique_ptr<Dataset> open_far(Env& env, const std::string& uri, const StoreO
   if (dynamic_cast<StoreEnv*>(&env)) return open(env, rest);
   // Its files keep what they need of it.
   StoreEnv with_stores(env, options);
-  return open(with_stores, rest);
+  auto source = open(with_stores, rest);
+  return with_versions(std::move(source), with_stores.opened());
 }
 
 }  // namespace

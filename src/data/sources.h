@@ -66,6 +66,7 @@ class WrappedSource : public Source {
   const DecodedSample* decoded(size_t index) const override { return source_->decoded(index); }
   std::string warning() const override { return source_->warning(); }
   std::string note() const override { return source_->note(); }
+  std::vector<ObjectVersion> versions() const override { return source_->versions(); }
   size_t length(size_t index) const override { return source_->length(index); }
   uint64_t bytes(size_t index) const override { return source_->bytes(index); }
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
@@ -74,8 +75,8 @@ class WrappedSource : public Source {
   uint64_t look_ahead() const override { return source_->look_ahead(); }
   uint64_t request_bytes() const override { return source_->request_bytes(); }
   ImageSize size_of_parts(size_t index) const override { return source_->size_of_parts(index); }
-  void advise_rows(size_t index, ImageRows rows) const override {
-    source_->advise_rows(index, rows);
+  void advise_rows(ReadAdvice advice, size_t index, ImageRows rows) const override {
+    source_->advise_rows(advice, index, rows);
   }
   void read_rows(size_t index, ImageRows rows, Sample& out) const override {
     source_->read_rows(index, rows, out);

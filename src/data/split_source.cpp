@@ -31,8 +31,8 @@ class SplitSource : public WrappedSource<Source> {
   ImageSize size_of_parts(size_t index) const override {
     return source_->size_of_parts(place(index));
   }
-  void advise_rows(size_t index, ImageRows rows) const override {
-    source_->advise_rows(place(index), rows);
+  void advise_rows(ReadAdvice advice, size_t index, ImageRows rows) const override {
+    source_->advise_rows(advice, place(index), rows);
   }
   void read_rows(size_t index, ImageRows rows, Sample& out) const override {
     source_->read_rows(place(index), rows, out);

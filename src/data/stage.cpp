@@ -37,6 +37,7 @@ class StagedDataset : public Dataset {
   const std::vector<TensorField>& tensors() const override { return copy_->tensors(); }
   std::string warning() const override { return source_->warning(); }
   std::string note() const override { return source_->note(); }
+  std::vector<ObjectVersion> versions() const override { return source_->versions(); }
   size_t length(size_t index) const override { return copy_->length(index); }
   uint64_t bytes(size_t index) const override { return copy_->bytes(index); }
   void read(size_t index, Sample& out) const override {

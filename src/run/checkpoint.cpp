@@ -162,6 +162,8 @@ std::string state_json(const Checkpoint& checkpoint) {
                 {"images", checkpoint.images},
                 {"eval_images", checkpoint.eval_images}};
   if (!checkpoint.fields.empty()) state["tensors"] = to_json(checkpoint.fields);
+  for (const ObjectVersion& object : checkpoint.objects)
+    state["objects"].push_back({object.name, object.digest});
   // Names of classes come from folders, which may hold bytes that are not UTF-8.
   return state.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -192,6 +194,8 @@ Checkpoint state_of(std::map<std::string, std::string> metadata, const std::stri
     checkpoint.images = state.value("images", int64_t{0});  // not in older files, as the next
     checkpoint.eval_images = state.value("eval_images", int64_t{0});
     if (state.contains("tensors")) checkpoint.fields = fields_in(state.at("tensors"));
+    for (const json& object : state.value("objects", json::array()))
+      checkpoint.objects.push_back({object.at(0), object.at(1)});
   } catch (const json::exception&) {
     fail_damaged("the checkpoint's metadata is damaged", path);
   }

@@ -40,6 +40,7 @@ struct Checkpoint {
   std::vector<TensorField> fields;  // batch_fields() of the training source
   // In the training and evaluation sources; 0 if the file does not say, or there is none.
   int64_t images = 0, eval_images = 0;
+  std::vector<ObjectVersion> objects;  // of the training source
   std::vector<NamedTensor> model, optimizer;
   std::vector<NamedTensor> scaler;     // see TrainStep::scaler_state()
   std::vector<NamedTensor> schedule;   // see schedule.h

@@ -2,6 +2,9 @@
 
 #include <ATen/ops/cat.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -66,6 +69,7 @@ int64_t steps_of_epoch(const Loader& loader) {
 RunInput::RunInput(RunContext& run)
     : run_(run),
       data_(open_source(run)),
+      objects_(data_->versions()),
       class_names_(names_as_utf8(data_->classes())),
       resident_(resolve()),
       feed_(make_feed(run.shard())),
@@ -88,6 +92,7 @@ std::unique_ptr<ResidentImages> RunInput::resolve() {
 InputFeed RunInput::make_feed(const Shard& shard) const {
   LoaderOptions options = train_loader_options(run_.recipe);
   options.shard = shard;
+  options.epochs = uint32_t(std::min(std::ceil(run_.recipe.train.epochs), double(UINT32_MAX)));
   return InputFeed(*data_, resident_.get(), std::move(options), run_.recipe, run_.device,
                    run_.ledger, run_.streams.get());
 }

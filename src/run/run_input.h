@@ -18,6 +18,8 @@ class RunInput {
   explicit RunInput(RunContext& run);
 
   const Dataset& data() const { return *data_; }
+  // data().versions(), as it was opened.
+  const std::vector<ObjectVersion>& objects() const { return objects_; }
   // data().classes() as UTF-8: the names in all files of the run.
   const std::vector<std::string>& class_names() const { return class_names_; }
   Loader& loader() { return feed_.loader; }
@@ -45,6 +47,7 @@ class RunInput {
 
   RunContext& run_;
   const std::shared_ptr<const Dataset> data_;
+  const std::vector<ObjectVersion> objects_;
   const std::vector<std::string> class_names_;
   const std::unique_ptr<ResidentImages> resident_;  // of data_, or null
   InputFeed feed_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <sstream>
@@ -56,6 +57,23 @@ int64_t number_in_model(const std::vector<std::string>& classes, const std::stri
     found =
         std::ranges::find_if(classes, [&](const auto& each) { return same_number(each, name); });
   return found == classes.end() ? -1 : found - classes.begin();
+}
+
+// Objects of other names, as of a copy of the data, cannot be compared.
+void require_same_versions(const Checkpoint& saved, const std::vector<ObjectVersion>& objects) {
+  std::map<std::string_view, std::string_view> had;
+  for (const ObjectVersion& object : saved.objects) had[object.name] = object.digest;
+  for (const ObjectVersion& object : objects) {
+    const auto found = had.find(object.name);
+    if (found != had.end() && found->second != object.digest)
+      fail(ErrorKind::kData,
+           "the training data have been replaced since the run to resume read them: size, ETag or "
+           "date is another",
+           object.name,
+           std::string("Put the old object back; add --allow-changed-data to continue with this "
+                       "one; or ") +
+               kNewRun);
+  }
 }
 
 constexpr std::string_view kBatchKeys[] = {"seed", "train.batch"};
@@ -118,7 +136,8 @@ std::vector<int64_t> labels_in_model(const std::vector<std::string>& classes, co
   return labels;
 }
 
-void require_same_data(const Checkpoint& saved, const Dataset& data, const std::string& source,
+void require_same_data(const Checkpoint& saved, const Dataset& data,
+                       const std::vector<ObjectVersion>& objects, const std::string& source,
                        bool changed) {
   const std::vector<std::string>& found = data.classes();
   if (found.size() != saved.classes.size())
@@ -135,13 +154,37 @@ void require_same_data(const Checkpoint& saved, const Dataset& data, const std::
            source,
            give_what_it_had(saved, source) +
                "; add --allow-changed-data if the classes mean the same");
-  if (changed || saved.images == 0 || saved.images == int64_t(data.size())) return;
+  if (changed) return;
+  require_same_versions(saved, objects);
+  if (saved.images == 0 || saved.images == int64_t(data.size())) return;
   fail(ErrorKind::kData,
        fmt::format("the training data have {} {}, and the run to resume had {}", data.size(),
                    data.tensors().empty() ? "images" : "samples", saved.images),
        source,
        give_what_it_had(saved, source) + "; add --allow-changed-data to continue with these; or " +
            kNewRun);
+}
+
+std::string text_of(const std::vector<ObjectVersion>& objects) {
+  std::string text;
+  for (const ObjectVersion& object : objects) text += object.digest + " " + object.name + "\n";
+  return text;
+}
+
+void require_same_objects(const std::vector<std::string>& ranks) {
+  std::map<std::string, std::pair<std::string, size_t>> known;  // digests, and whose
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    std::istringstream lines(ranks[rank]);
+    for (std::string digest, name; lines >> digest && std::getline(lines.ignore(), name);) {
+      const auto& [other, whose] = known.try_emplace(name, digest, rank).first->second;
+      if (other != digest)
+        fail(ErrorKind::kUsage,
+             fmt::format("ranks {} and {} have opened different objects: size, ETag or date "
+                         "differs, so it was replaced meanwhile",
+                         whose, rank),
+             name, "Start the run again when the data no longer change");
+    }
+  }
 }
 
 std::string with_full_keys(const std::string& toml) {

@@ -23,10 +23,17 @@ std::vector<int64_t> labels_in_model(const std::vector<std::string>& classes, co
                                      const std::string& source, int64_t outputs);
 
 // Fails with kData, naming both, if a run that resumes from `saved` would not have its training
-// data: as many images (if the checkpoint says), the same classes. `changed`: it may have others,
-// of as many classes.
-void require_same_data(const Checkpoint& saved, const Dataset& data, const std::string& source,
+// data: as many images (if the checkpoint says), the same classes, and no object of a store that
+// was replaced: `objects` are data.versions(). `changed`: it may have others, of as many classes.
+void require_same_data(const Checkpoint& saved, const Dataset& data,
+                       const std::vector<ObjectVersion>& objects, const std::string& source,
                        bool changed);
+
+// Lines for require_same_objects().
+std::string text_of(const std::vector<ObjectVersion>& objects);
+// Fails with kUsage, naming the object and two ranks, if ranks have opened different objects of one
+// name. They may read copies at other places, under other names. `ranks`: the text_of() of each.
+void require_same_objects(const std::vector<std::string>& ranks);
 
 // to_toml()'s lines as "section.key = value", without its headers.
 std::string with_full_keys(const std::string& toml);

@@ -258,6 +258,7 @@ Checkpoint Trainer::State::snapshot() {
   checkpoint.fields = batch_fields(input.data(), run.recipe.augment);
   checkpoint.images = int64_t(input.data().size());
   checkpoint.eval_images = evaluation.images();
+  checkpoint.objects = input.objects();
   StateVisitor visitor(StateVisitor::Purpose::kSave, checkpoint);
   visit(visitor);
   return checkpoint;

@@ -34,6 +34,7 @@ std::string common_recipe(Recipe recipe) {
   recipe.data.eval_source.clear();
   recipe.data.stage = {};
   recipe.data.cache = {};
+  recipe.data.store.read_ahead_mb = StoreOptions().read_ahead_mb;
   WatchOptions watch;
   watch.every = recipe.watch.every;
   recipe.watch = watch;
@@ -125,7 +126,8 @@ std::vector<std::string> Trainer::State::resume() {
   std::string& path = resumed_from;
   Checkpoint checkpoint = find_checkpoint(run.env, *run.options.resume, print_warning, &path);
   const Recipe& recipe = run.recipe;
-  require_same_data(checkpoint, input.data(), recipe.data.source, run.options.changed_data);
+  require_same_data(checkpoint, input.data(), input.objects(), recipe.data.source,
+                    run.options.changed_data);
   if (!checkpoint.fields.empty() &&
       std::ranges::none_of(checkpoint.fields, &TensorField::is_volume))  // whose crop may change
     require_same_tensors(checkpoint.fields, input.data(), recipe.augment, recipe.data.source);
@@ -147,6 +149,7 @@ void Trainer::State::require_same_run() {
   Group& group = *run.group;
   group.require_same("recipe", common_recipe(run.recipe));
   group.require_same("data", describe(input.data()));
+  require_same_objects(group.texts(text_of(input.objects())));
   group.require_same("evaluation data",
                      evaluation.exists() ? fmt::format("{} samples", evaluation.images()) : "");
   group.require_same("model", describe(learner.model()));

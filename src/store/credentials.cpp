@@ -129,4 +129,21 @@ S3Settings find_s3_settings(Env& env) {
   return settings;
 }
 
+std::string find_google_endpoint() {
+  constexpr std::string_view kJsonPath = "/storage/v1";  // of another interface than S3's
+  const char* name = "STORAGE_EMULATOR_HOST";
+  std::string url = environment_value(name);
+  if (!url.empty() && url.find("://") == std::string::npos) url = "http://" + url;
+  if (url.empty()) url = environment_value(name = "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE");
+  if (url.empty()) return "https://storage.googleapis.com";
+  while (url.ends_with('/')) url.pop_back();
+  if (url.ends_with(kJsonPath)) url.resize(url.size() - kJsonPath.size());
+  const size_t host = url.find("://") + 3;
+  const bool is_http = url.starts_with("http://") || url.starts_with("https://");
+  if (!is_http || host >= url.size() || url.find_first_of("/?#@", host) != std::string::npos)
+    fail(ErrorKind::kUsage, "the endpoint is not the URL of a host", name,
+         "Write https://HOST[:PORT]");
+  return url;
+}
+
 }  // namespace saturate

@@ -65,4 +65,9 @@ struct S3Settings {
 // endpoint.
 S3Settings find_s3_settings(Env& env);
 
+// Where gs:// is, without a slash at the end: Google's own, or STORAGE_EMULATOR_HOST, as Google's
+// client libraries have it (HOST:PORT or a URL), or CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE, as
+// gcloud has it (a URL).
+std::string find_google_endpoint();
+
 }  // namespace saturate

@@ -12,6 +12,7 @@
 #include "base/printable.h"
 #include "saturate/data/error.h"
 #include "store/range_reply.h"
+#include "store/server_text.h"
 
 namespace saturate {
 namespace {
@@ -113,7 +114,9 @@ HttpReply HttpCalls::send(const HttpRequest& request, const std::string& name) {
     transfers_.post([this, pending] { transfers_.cancel(pending->number); });
     fail_cancelled(name);
   }
-  return std::move(*pending->reply);
+  HttpReply reply = std::move(*pending->reply);
+  hide_secrets(reply, secrets_of("", request.signer));
+  return reply;
 }
 
 void HttpCalls::pause(double seconds, const std::string& name) {
@@ -131,7 +134,7 @@ std::string text_of(const HttpReply& reply) {
 void require_good(const HttpCall& call, const HttpReply& reply, const std::string& doing) {
   if (reply.status / 100 == 2) return;
   const std::string code = error_code_of(reply);
-  const std::string region = printable(reply.header("x-amz-bucket-region"));
+  const std::string region = region_of(reply);
   const std::string status = "cannot " + doing + ": the server answered " +
                              std::to_string(reply.status) + (code.empty() ? "" : " " + code);
   if ((reply.status / 100 == 3 || reply.status == 400) && !region.empty())

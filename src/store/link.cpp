@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace saturate {
 namespace {
 
-constexpr double kWorth = 1.1;  // a speedup that is named
+constexpr double kWorth = 1.1;      // a speedup that is named
+constexpr double kSegments = 1.05;  // for their table, and segments that a crop cuts
 
 double ratio(double part, double whole) {
   return whole > 0 ? part / whole : 0;
@@ -21,7 +23,35 @@ double quantile(std::vector<double> values, double share) {
   return *at;
 }
 
+// "2.0x", or that the cache serves all, at a rate that is unknown.
+std::string speedup_text(double speedup) {
+  return std::isfinite(speedup) ? fmt::format("about {:.1f}x", speedup) : "no request";
+}
+
+std::string cache_advice(const LinkUse& link) {
+  if (link.disk_share <= 0)
+    return fmt::format(
+        "a cache on disk: {} from the second epoch on if it holds half of the dataset, and no "
+        "request if it holds all. Set data.cache_dir and data.cache_gb",
+        speedup_text(link.larger_cache));
+  const std::string disk =
+      link.disk_rate > 0
+          ? fmt::format(" (one reader of the disk gets {:.0f} MB/s)", link.disk_rate * 1e-6)
+          : "";
+  return fmt::format(
+      "a larger cache, for the other {:.0f} % of the bytes: {} if it is twice as large, {} if it "
+      "holds all{}. Raise data.cache_gb",
+      100 * (1 - link.disk_share), speedup_text(link.larger_cache), speedup_text(link.whole_cache),
+      disk);
+}
+
 }  // namespace
+
+double segments_speedup(const LinkUse& link) {
+  if (link.requests_per_s <= 0 || link.crop_share >= 1) return 1;
+  const double received = std::min(1.0, kSegments * link.crop_share);
+  return 1 / (2 * link.waiting + (1 - link.waiting) * received);
+}
 
 LinkUse link_use(const StoreCounts& before, const StoreCounts& after, double seconds) {
   LinkUse link;
@@ -39,6 +69,16 @@ LinkUse link_use(const StoreCounts& before, const StoreCounts& after, double sec
   const double whole = after.request_s - before.request_s;
   const double waiting = ratio(after.waiting_s - before.waiting_s, whole);
   if (whole <= 0) return link;
+  link.waiting = waiting;
+  const double disk_s = after.disk_s - before.disk_s;
+  link.disk_rate = ratio(on_disk, disk_s);
+  const double most =
+      on_disk > 0 && link.disk_rate > 0
+          ? std::max(1.0, link.disk_rate / std::max(ratio(on_disk + bytes, seconds), 1.0))
+          : INFINITY;
+  const double then = link.disk_share > 0 ? std::min(2 * link.disk_share, 1.0) : 0.5;
+  link.larger_cache = then < 1 ? std::min(most, (1 - link.disk_share) / (1 - then)) : most;
+  link.whole_cache = most;
   link.large_requests = 1 / std::max(1e-3, 1 - waiting);
   link.half_bytes = 1 / (waiting + (1 - waiting) / 2);
   return link;
@@ -69,13 +109,12 @@ std::vector<std::string> link_advice(const LinkUse& link) {
   if (link.half_bytes >= kWorth)
     lines.push_back(fmt::format("half the bytes: about {:.1f}x. Pack with --max-side or --quality",
                                 link.half_bytes));
-  lines.push_back(
-      link.disk_share > 0
-          ? fmt::format("a larger cache: no request for the other {:.0f} % of the bytes. Raise "
-                        "data.cache_gb",
-                        100 * (1 - link.disk_share))
-          : "a cache on disk: no request from the second epoch on. Set data.cache_dir, and "
-            "data.cache_gb to the size of the dataset");
+  if (const double segments = segments_speedup(link); segments >= kWorth)
+    lines.push_back(fmt::format(
+        "JPEGs in segments: about {:.1f}x, as crops need {:.0f} % of the bytes. Pack into shards "
+        "(saturate data pack), without data.cache_dir",
+        segments, 100 * std::min(1.0, kSegments * link.crop_share)));
+  lines.push_back(cache_advice(link));
   return lines;
 }
 

@@ -1,6 +1,7 @@
 // The network link to a store, measured by its requests, and what would make reading faster.
 #pragma once
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -12,10 +13,19 @@ struct LinkUse {
   double bytes_per_s = 0, requests_per_s = 0;
   double first_byte_s = 0, late_first_byte_s = 0;  // of recent requests: median, 95th percentile
   double disk_share = 0;                           // of the bytes read: from the cache on disk
+  double waiting = 0;     // share of the requests' time before their first byte
+  double disk_rate = 0;   // bytes/s of one reader of the cache; 0: unknown
+  double crop_share = 1;  // of the bytes of images that are not in segments: needed by the crops
   // Speedups of reading that waits for the network, with as many requests at a time:
   double large_requests = 1;  // at most, of the same bytes in few requests without a first byte
   double half_bytes = 1;      // of as many requests for half the bytes; more on a link that is full
+  // A cache that serves twice as many bytes, or half of them if it serves none; and all. At most
+  // until one reader of the cache on disk is the limit, if its rate is known.
+  double larger_cache = 1, whole_cache = INFINITY;
 };
+
+// The speedup of packing images in segments, of which the crops need crop_share in two requests.
+double segments_speedup(const LinkUse& link);
 
 // The use from one look at the counts until another, `seconds` later.
 LinkUse link_use(const StoreCounts& before, const StoreCounts& after, double seconds);

@@ -14,6 +14,8 @@ namespace {
 
 // Fetched to open an object, and kept: the header of any format.
 constexpr uint64_t kHeadBytes = 512;
+// Turns of what was announced for later.
+constexpr uint64_t kLaterTurns = uint64_t{1} << 63;
 
 }  // namespace
 
@@ -102,7 +104,11 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
     piece = found->second;
   } else {
     lock.unlock();
-    if (!identity.empty() && cache_->read(identity, offset, out)) return;
+    const int64_t begin = env_.now_ns();
+    if (!identity.empty() && cache_->read(identity, offset, out)) {
+      disk_ns_ += env_.now_ns() - begin;
+      return;
+    }
     lock.lock();
     piece = std::make_shared<Piece>(Piece{object, offset, out.size()});
   }
@@ -136,15 +142,36 @@ void ObjectStore::enqueue(const PiecePtr& piece, uint64_t turn) {
 }
 
 void ObjectStore::announce(const ObjectPtr& object, uint64_t offset, uint64_t length,
-                           uint64_t next_use, const ReadableFile::NextRange& next) {
+                           uint64_t next_use, const ReadableFile::NextRange& next, bool later) {
   if (!is_ahead(*object, offset, length)) return;
   const std::string identity = cache_ ? object->identity() : "";
   if (!identity.empty() && cache_->plan(identity, offset, length, next_use)) return;
   const auto piece = std::make_shared<Piece>(Piece{object, offset, length});
   piece->next = next;
   const MutexLock lock(mutex_);
-  enqueue(piece, turns_++);
+  const uint64_t turn = turns_++;
+  const auto found = announced_.find({object.get(), offset});
+  if (found == announced_.end())
+    enqueue(piece, later ? kLaterTurns + turn : turn);
+  else if (!later)
+    hasten(*found->second, turn);
   load_announced();
+}
+
+void ObjectStore::hasten(Piece& piece, uint64_t turn) {
+  if (piece.order < kLaterTurns) return;
+  piece.order = turn;
+  if (piece.turn) {
+    auto queued = queue_.extract(*piece.turn);
+    piece.turn = queued.key() = turn;
+    queue_.insert(std::move(queued));
+  }
+  if (piece.after) hasten(*piece.after, turn);  // then the piece itself has left the queue
+}
+
+// Half is left to samples that come soon, of another loader too.
+uint64_t ObjectStore::budget_for(const Piece& piece) const {
+  return piece.order < kLaterTurns ? tuning_.ahead_bytes : tuning_.ahead_bytes / 2;
 }
 
 void ObjectStore::forget(const ObjectPtr& object, uint64_t offset, uint64_t length) {
@@ -183,7 +210,7 @@ void ObjectStore::load_announced() {
   while (!queue_.empty()) {
     const PiecePtr first = queue_.begin()->second;
     if (loading_ >= most_loading(first->length)) return;
-    if (held_ > 0 && held_ + first->length > tuning_.ahead_bytes) return;
+    if (held_ > 0 && held_ + first->length > budget_for(*first)) return;
     std::vector<PiecePtr> pieces = with_neighbours(first);
     for (const PiecePtr& piece : pieces) {
       unqueue(*piece);
@@ -199,7 +226,7 @@ void ObjectStore::load_announced() {
 // merged size and the budget. Sorted by offset.
 std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& piece) {
   std::vector<PiecePtr> found{piece};
-  const uint64_t held = held_, merged = most_merged();
+  const uint64_t held = held_, merged = most_merged(), budget = budget_for(*piece);
   uint64_t first = piece->offset, end = piece->offset + piece->length, sum = piece->length;
   const auto fits = [&](const Piece& other) {
     const uint64_t low = std::min(first, other.offset);
@@ -208,8 +235,7 @@ std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& 
                                              : first - std::min(first, other.offset + other.length);
     const bool apart = other.offset >= end || other.offset + other.length <= first;
     return other.object == piece->object && other.state == Piece::State::kQueued && apart &&
-           gap <= tuning_.merged_gap && high - low <= merged &&
-           held + sum + other.length <= tuning_.ahead_bytes;
+           gap <= tuning_.merged_gap && high - low <= merged && held + sum + other.length <= budget;
   };
   const auto self = announced_.find({piece->object.get(), piece->offset});
   for (auto at = std::next(self); at != announced_.end() && fits(*at->second); ++at) {
@@ -263,9 +289,10 @@ void ObjectStore::take(const std::vector<PiecePtr>& pieces, bool ahead,
     // turn of the piece, which has left the queue.
     if (is_announced && !error && piece.next) {
       const ByteRange next = piece.next(*piece.bytes);
-      if (is_ahead(object, next.offset, next.length))
-        enqueue(std::make_shared<Piece>(Piece{piece.object, next.offset, next.length}),
-                piece.order);
+      if (is_ahead(object, next.offset, next.length)) {
+        piece.after = std::make_shared<Piece>(Piece{piece.object, next.offset, next.length});
+        enqueue(piece.after, piece.order);
+      }
     }
     // A later reader asks for itself, and gets the whole time limit.
     if (is_announced && error && piece.waiting == 0) drop(found);
@@ -294,6 +321,7 @@ StoreCounts ObjectStore::counts() const {
   StoreCounts counts;
   client_.add_counts(counts);
   if (cache_) cache_->add_counts(counts);
+  counts.disk_s = double(disk_ns_) * 1e-9;
   return counts;
 }
 

@@ -2,6 +2,7 @@
 // order of announcement and within a budget of memory. Safe for concurrent use.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -37,9 +38,11 @@ class ObjectStore {
   // Fills `out` from `offset`. Fails with kRun if the store does not answer in time or the object
   // has changed, with kData past the end.
   void read(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out);
-  // A read of exactly this range comes soon, and the next one after that in epoch `next_use`.
+  // A read of exactly this range comes soon, or `later`: after all that come soon, while announced
+  // ranges hold less than half of the budget. The next read after that comes in epoch `next_use`.
   void announce(const ObjectPtr& object, uint64_t offset, uint64_t length,
-                uint64_t next_use = ReadAdvice::kUnknown, const ReadableFile::NextRange& next = {});
+                uint64_t next_use = ReadAdvice::kUnknown, const ReadableFile::NextRange& next = {},
+                bool later = false);
   // Those that begin in this range do not come, unless they wait already.
   void forget(const ObjectPtr& object, uint64_t offset, uint64_t length = 1);
   void forget_all(const ObjectPtr& object);
@@ -75,6 +78,7 @@ class ObjectStore {
     uint64_t order = 0;                 // among those announced
     std::optional<uint64_t> turn = {};  // the same, if it is in queue_
     ReadableFile::NextRange next = {};  // may be empty
+    std::shared_ptr<Piece> after = {};  // the range that `next` returned
     bool held = false;                  // counts in held_
     int waiting = 0;                    // readers
     ExtentCache::Bytes bytes = {};      // kReady
@@ -93,6 +97,10 @@ class ObjectStore {
   // Whether the range is one that can be fetched ahead.
   bool is_ahead(const StoreObject& object, uint64_t offset, uint64_t length) const;
   void enqueue(const PiecePtr& piece, uint64_t turn) NEEDS_LOCK(mutex_);
+  // A range that was announced for later comes soon.
+  void hasten(Piece& piece, uint64_t turn) NEEDS_LOCK(mutex_);
+  // Bytes that may be held once this piece is loading.
+  uint64_t budget_for(const Piece& piece) const;
   // Starts requests for announced ranges while the budget allows it.
   void load_announced() NEEDS_LOCK(mutex_);
   // Requests for announced ranges of this size at a time: more if a reply mostly waits for its
@@ -111,6 +119,7 @@ class ObjectStore {
   Env& env_;
   const std::shared_ptr<CredentialSource> credentials_;
   std::unique_ptr<ExtentCache> cache_;  // may be null
+  std::atomic<int64_t> disk_ns_{0};     // of reads that cache_ served
   mutable Mutex mutex_;
   Condition progress_;
   std::map<Key, PiecePtr> announced_ GUARDED_BY(mutex_);

@@ -9,6 +9,7 @@
 
 #include "base/printable.h"
 #include "saturate/data/error.h"
+#include "store/server_text.h"
 
 namespace saturate {
 namespace {
@@ -18,6 +19,7 @@ constexpr size_t kFewDurations = 20, kMostDurations = 256;
 constexpr double kMostRetryAfter = 60;  // seconds
 constexpr double kLookAgain = 0.02;     // seconds between two looks for credentials
 constexpr int kTriesBeforeWarning = 4;
+constexpr size_t kMostPlace = 100;                 // bytes
 constexpr double kLongPause = 5;                   // seconds, announced before
 constexpr int64_t kWarningEvery = 60'000'000'000;  // ns
 
@@ -29,6 +31,12 @@ std::string range_header(uint64_t offset, uint64_t length) {
 double retry_after(const HttpReply& reply) {
   const double seconds = std::strtod(reply.header("retry-after").c_str(), nullptr);
   return std::isfinite(seconds) ? std::clamp(seconds, 0.0, kMostRetryAfter) : 0;
+}
+
+// Scheme and host of a URL that a server has sent, for messages.
+std::string place_of(const std::string& url) {
+  const std::string name = store_name(url);
+  return printable(name.substr(0, std::min(name.find('/', name.find("://") + 3), kMostPlace)));
 }
 
 }  // namespace
@@ -156,6 +164,9 @@ void RangeClient::take_reply(const FetchPtr& fetch, uint64_t number, HttpReply&&
   fetch->signer = std::move(found->signer);
   fetch->running.erase(found);
   bytes_ += reply.body.size();
+  const StoreObject& object = *fetch->object;
+  hide_secrets(reply, secrets_of(object.location.url, fetch->signer));
+  hide_secrets(reply, secrets_of(object.redirected, {}));
   const ReplyVerdict verdict = judge_reply(*fetch->object, fetch->offset, fetch->length, reply);
   if (verdict.kind != ReplyKind::kGood) return take_failure(fetch, verdict, reply);
   const double first_byte = std::min(reply.first_byte_s, seconds);
@@ -200,9 +211,11 @@ void RangeClient::follow(const FetchPtr& fetch, const HttpReply& reply) {
                       "Set AWS_ENDPOINT_URL and AWS_REGION to those of the bucket");
   if (!may_redirect(from, reply.redirect))
     return fail_fetch(fetch, ErrorKind::kRun,
-                      "the server redirects to \"" + printable(store_name(reply.redirect)) +
-                          "\", which is not followed: another host, without TLS on both",
-                      "Use the URL of the object itself");
+                      "the server " + host_of(from) + " redirects to " +
+                          without_secrets(place_of(reply.redirect), secrets_of(from, {})) +
+                          ", which is not followed: only redirects within one host are, and none "
+                          "from https to http",
+                      "Write the URL that it redirects to, which curl -sIL prints, in data.source");
   if (++fetch->redirects > kMostRedirects)
     return fail_fetch(fetch, ErrorKind::kRun, "the server redirects again and again",
                       "Use the URL of the object itself");

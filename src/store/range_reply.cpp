@@ -8,6 +8,7 @@
 
 #include "base/printable.h"
 #include "base/text.h"
+#include "store/server_text.h"
 
 namespace saturate {
 namespace {
@@ -60,8 +61,10 @@ ErrorKind kind_at(const StoreObject& object) {
 
 ReplyVerdict judge_content(StoreObject& object, uint64_t offset, uint64_t length,
                            HttpReply& reply) {
-  const std::string text = printable(reply.header("content-range"));
-  const auto range = parse_content_range(text);
+  const std::string header = reply.header("content-range");
+  const auto range = parse_content_range(header);
+  std::string text = plain_text(header, " -/*", 70);  // of three numbers
+  if (text.empty()) text = "unreadable";
   if (!range) return lie("the server answered with the range \"" + text + "\"");
   const uint64_t total = object.is_open ? object.size : range->total;
   if (range->total != total)
@@ -96,15 +99,22 @@ ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
   const std::string status =
       "the server answered " + std::to_string(reply.status) + (code.empty() ? "" : " " + code);
   if (may_pass(reply.status, code)) return {ReplyKind::kRetry, status, "", ErrorKind::kRun};
+  const bool is_denied = reply.status == 401 || reply.status == 403;
+  if ((is_denied || is_expired(code)) && !object.location.is_bucket &&
+      is_presigned(object.location.url))
+    return final_verdict(status + ": the URL is signed for a limited time, which may have passed",
+                         "Sign it again, and give the new URL with --set data.source=SOURCE, "
+                         "which --resume accepts too; or use s3:// or gs:// with keys",
+                         kind_at(object));
   if (is_expired(code)) return {ReplyKind::kExpired, status, "", ErrorKind::kRun};
-  if (const std::string region = printable(reply.header("x-amz-bucket-region"));
+  if (const std::string region = region_of(reply);
       object.location.is_bucket && (reply.status / 100 == 3 || reply.status == 400) &&
       !region.empty() && region != object.location.region)
     return final_verdict("the bucket is in region " + region, "Set AWS_REGION=" + region,
                          ErrorKind::kUsage);
   if (reply.status / 100 == 3 && !reply.redirect.empty())
     return {ReplyKind::kRedirect, status, "", ErrorKind::kRun};
-  if (reply.status == 401 || reply.status == 403)
+  if (is_denied)
     return final_verdict(
         status + ": access is denied",
         object.location.is_bucket
@@ -131,7 +141,13 @@ std::string error_code_of(const HttpReply& reply) {
   if (begin == std::string_view::npos) return "";
   const size_t end = text.find("</Code>", begin);
   if (end == std::string_view::npos || end - begin > 80) return "";
-  return printable(std::string(text.substr(begin + 6, end - begin - 6)));
+  const std::string_view code = text.substr(begin + 6, end - begin - 6);
+  const bool has_digit = std::ranges::any_of(code, [](char c) { return c >= '0' && c <= '9'; });
+  return has_digit ? "" : plain_text(code, ".", 60);
+}
+
+std::string region_of(const HttpReply& reply) {
+  return plain_text(reply.header("x-amz-bucket-region"), "-", 30);
 }
 
 bool may_pass(int status, const std::string& code) {

@@ -26,8 +26,10 @@ struct ReplyVerdict {
   ErrorKind error = ErrorKind::kRun;
 };
 
-// The text between <Code> and </Code> in S3's XML, printable and short; "" if there is none.
+// The text between <Code> and </Code> in S3's XML, which has letters and dots; "" if there is none.
 std::string error_code_of(const HttpReply& reply);
+// A region that a server names; "" if there is none.
+std::string region_of(const HttpReply& reply);
 // Whether a further attempt may succeed, as with a store that is too busy.
 bool may_pass(int status, const std::string& code);
 // Whether the credentials have expired.

@@ -7,6 +7,7 @@
 #include "base/mutex.h"
 #include "saturate/data/error.h"
 #include "store/object_store.h"
+#include "store/sha256.h"
 #include "store/store_url.h"
 #include "store/upload.h"
 
@@ -18,6 +19,7 @@ class StoreFile : public ReadableFile {
   StoreFile(std::shared_ptr<ObjectStore> store, const std::string& url)
       : store_(std::move(store)), object_(store_->open(url)) {}
   ~StoreFile() override { store_->forget_all(object_); }
+  const StoreObject& object() const { return *object_; }
 
   uint64_t size() const override { return object_->size; }
   void read_at(uint64_t offset, std::span<std::byte> out) const override {
@@ -25,13 +27,13 @@ class StoreFile : public ReadableFile {
   }
   uint64_t look_ahead() const override { return store_->ahead_bytes(); }
   void advise(ReadAdvice advice, uint64_t offset, uint64_t length) const override {
-    if (advice == ReadAdvice::kSoon)
-      store_->announce(object_, offset, length, advice.next_use);
-    else
-      store_->forget(object_, offset, length);
+    if (advice == ReadAdvice::kNotAgain) return store_->forget(object_, offset, length);
+    advise_next(advice, offset, length, {});
   }
-  void advise_next(uint64_t offset, uint64_t length, const NextRange& next) const override {
-    store_->announce(object_, offset, length, ReadAdvice::kUnknown, next);
+  void advise_next(ReadAdvice advice, uint64_t offset, uint64_t length,
+                   const NextRange& next) const override {
+    const bool later = advice == ReadAdvice::kLater;
+    store_->announce(object_, offset, length, advice.next_use, next, later);
   }
   uint64_t request_bytes() const override { return store_->request_bytes(); }
 
@@ -40,11 +42,21 @@ class StoreFile : public ReadableFile {
   const ObjectStore::ObjectPtr object_;
 };
 
-using StoreIdentity = std::tuple<Env*, std::string, double, double>;
+using StoreIdentity = std::tuple<Env*, std::string, double, double, int>;
 Mutex stores_mutex;
 std::map<StoreIdentity, std::weak_ptr<ObjectStore>>& stores() NEEDS_LOCK(stores_mutex) {
   static std::map<StoreIdentity, std::weak_ptr<ObjectStore>> all;
   return all;
+}
+
+StoreIdentity identity_of(Env& env, const StoreOptions& options) {
+  return {&env, options.cache_dir, options.cache_gb, options.timeout_s, options.read_ahead_mb};
+}
+
+StoreTuning tuning_of(const StoreOptions& options) {
+  StoreTuning tuning;
+  tuning.ahead_bytes = uint64_t(options.read_ahead_mb) << 20;
+  return tuning;
 }
 
 [[noreturn]] void fail_writing(const std::string& path) {
@@ -64,7 +76,27 @@ StoreEnv::StoreEnv(Env& inner, std::shared_ptr<ObjectStore> store)
 
 std::unique_ptr<ReadableFile> StoreEnv::open_readable(const std::string& path) {
   if (!is_store_url(path)) return inner_.open_readable(path);
-  return std::make_unique<StoreFile>(store_, path);
+  auto file = std::make_unique<StoreFile>(store_, path);
+  const StoreObject& object = file->object();
+  const MutexLock lock(mutex_);
+  opened_.emplace(object.name, unsigned_url(object.location.url) + "\n" +
+                                   std::to_string(object.size) + "\n" +
+                                   (object.etag.empty() ? object.modified : object.etag));
+  return file;
+}
+
+std::vector<ObjectVersion> StoreEnv::opened() const {
+  const MutexLock lock(mutex_);
+  std::vector<ObjectVersion> versions;
+  std::string text;
+  for (auto at = opened_.begin(); at != opened_.end();) {
+    text += at->second + "\n";
+    const std::string& name = at->first;
+    if (++at != opened_.end() && at->first == name) continue;
+    versions.push_back({name, version_digest(text)});
+    text.clear();
+  }
+  return versions;
 }
 
 void StoreEnv::read_into(const std::string& path, std::vector<std::byte>& out) {
@@ -93,15 +125,15 @@ bool StoreEnv::is_directory(const std::string& path) {
 
 std::shared_ptr<ObjectStore> shared_store(Env& env, const StoreOptions& options) {
   const MutexLock lock(stores_mutex);
-  auto& known = stores()[{&env, options.cache_dir, options.cache_gb, options.timeout_s}];
+  auto& known = stores()[identity_of(env, options)];
   auto store = known.lock();
-  if (!store) known = store = std::make_shared<ObjectStore>(env, options);
+  if (!store) known = store = std::make_shared<ObjectStore>(env, options, tuning_of(options));
   return store;
 }
 
 std::optional<StoreCounts> store_counts(Env& env, const StoreOptions& options) {
   const MutexLock lock(stores_mutex);
-  const auto found = stores().find({&env, options.cache_dir, options.cache_gb, options.timeout_s});
+  const auto found = stores().find(identity_of(env, options));
   const auto store = found == stores().end() ? nullptr : found->second.lock();
   return store ? std::optional(store->counts()) : std::nullopt;
 }

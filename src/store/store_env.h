@@ -3,10 +3,14 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "saturate/data/data_options.h"
+#include "saturate/data/dataset.h"
 #include "saturate/data/env.h"
 #include "store/store_tuning.h"
 
@@ -23,6 +27,8 @@ class StoreEnv : public Env {
   StoreEnv(Env& inner, std::shared_ptr<ObjectStore> store);
 
   const std::shared_ptr<ObjectStore>& store() const { return store_; }
+  // The objects that were opened for reading so far.
+  std::vector<ObjectVersion> opened() const TAKES_LOCK(mutex_);
 
   std::unique_ptr<ReadableFile> open_readable(const std::string& path) override;
   void read_into(const std::string& path, std::vector<std::byte>& out) override;
@@ -45,6 +51,9 @@ class StoreEnv : public Env {
  private:
   Env& inner_;
   const std::shared_ptr<ObjectStore> store_;
+  mutable Mutex mutex_;
+  // Names, and what identifies the bytes: URLs of one name may have different queries.
+  std::set<std::pair<std::string, std::string>> opened_ GUARDED_BY(mutex_);
 };
 
 // The store of these options, which its users share while there are any: training and evaluation

@@ -32,6 +32,7 @@ struct StoreCounts {
   uint64_t second = 0;        // second requests for ranges that were late
   uint64_t disk_hits = 0;     // reads served by the cache on disk
   uint64_t disk_bytes = 0;    // of those reads
+  double disk_s = 0;          // sum over them
   uint64_t disk_damaged = 0;  // entries of it that were damaged
   // Sums over requests that succeeded, seconds: from sending one until its end, and until its first
   // byte; and the latter of the last requests.

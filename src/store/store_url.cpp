@@ -106,6 +106,14 @@ std::string unsigned_url(const std::string& url) {
   return kept;
 }
 
+bool is_presigned(std::string_view url) {
+  const std::string query = lower_case(url.substr(std::min(url.find('?'), url.size())));
+  return std::ranges::any_of(
+      std::initializer_list<std::string_view>{
+          "x-amz-expires=", "x-goog-expires=", "&expires=", "?expires="},
+      [&](std::string_view name) { return query.find(name) != std::string::npos; });
+}
+
 std::string host_of(std::string_view url) {
   const std::string_view rest = after_scheme(url);
   return lower_case(rest.substr(0, rest.find_first_of("/?#")));
@@ -113,10 +121,8 @@ std::string host_of(std::string_view url) {
 
 bool may_redirect(std::string_view from, std::string_view to) {
   if (!is_http(to) || host_of(to).find('@') != std::string::npos) return false;
-  const bool from_tls = starts_with_word(from, "https://");
-  const bool to_tls = starts_with_word(to, "https://");
-  if (from_tls && !to_tls) return false;
-  return host_of(from) == host_of(to) || (from_tls && to_tls);
+  if (starts_with_word(from, "https://") && !starts_with_word(to, "https://")) return false;
+  return host_of(from) == host_of(to);
 }
 
 BucketPlace locate_bucket(Env& env, const std::string& url) {
@@ -129,7 +135,7 @@ BucketPlace locate_bucket(Env& env, const std::string& url) {
   check_bucket(bucket, url);
   const std::string key(rest.substr(std::min(slash + 1, rest.size())));
   if (starts_with_word(url, "gs://"))
-    return {{"https://storage.googleapis.com/" + bucket + "/", true, "auto"}, key};
+    return {{find_google_endpoint() + "/" + bucket + "/", true, "auto"}, key};
   const S3Settings s3 = find_s3_settings(env);
   const std::string endpoint = s3.endpoint.empty() ? amazon_url("s3", s3.region) : s3.endpoint;
   // A certificate for *.HOST does not cover a bucket with dots.

@@ -20,6 +20,9 @@ std::string store_name(const std::string& url);
 // The URL without the parameters of its query that sign it, which are other ones each time.
 std::string unsigned_url(const std::string& url);
 
+// Whether the URL is signed for a limited time.
+bool is_presigned(std::string_view url);
+
 // The request line of an object.
 struct StoreLocation {
   std::string url;         // http(s)
@@ -46,8 +49,8 @@ bool is_web_url(std::string_view url);
 // Fails with kUsage if `url` is not well-formed, or carries a password. Reads S3's settings.
 StoreLocation locate_object(Env& env, const std::string& url);
 
-// Whether a reply to an unsigned request for `from` may send on to `to`: within one host, or to
-// another one if both use TLS, which a machine's own services rarely do.
+// Whether a reply to an unsigned request for `from` may send on to `to`: within one host and port,
+// and not from TLS to none.
 bool may_redirect(std::string_view from, std::string_view to);
 
 // "HOST[:PORT]" of an http(s) URL.

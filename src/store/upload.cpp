@@ -8,6 +8,7 @@
 #include "base/cancel.h"
 #include "base/printable.h"
 #include "saturate/data/error.h"
+#include "store/server_text.h"
 #include "store/sha256.h"
 #include "store/xml.h"
 
@@ -222,7 +223,7 @@ void Upload::complete() {
     problem.clear();
     read_xml(text, name_, [&](std::string_view path, std::string& value) {
       if (path == "CompleteMultipartUploadResult") is_done = true;
-      if (path == "Error/Code") problem = printable(value);
+      if (path == "Error/Code") problem = plain_text(value, ".", 60);
     });
     if (is_done) return;
   }

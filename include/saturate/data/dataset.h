@@ -85,6 +85,12 @@ struct DecodedSample {
   ClassMap mask;  // for sources with masks, from decode_mask()
 };
 
+// An object of a store that a source was opened from, as it was then; or a folder of a bucket.
+struct ObjectVersion {
+  std::string name;    // for messages: without a query
+  std::string digest;  // of the URL, size and ETag (else date): another one if it was replaced
+};
+
 class SourceIndex;
 
 // Immutable once opened; every method is safe to call from any thread.
@@ -109,6 +115,8 @@ class Dataset {
   virtual std::string warning() const { return {}; }
   // A fact about the whole source that its samples do not show, without a full stop; may be empty.
   virtual std::string note() const { return {}; }
+  // The objects of stores, by name; empty for local sources.
+  virtual std::vector<ObjectVersion> versions() const { return {}; }
   // The length of the sample's sequences, at least 1; 0 for datasets without.
   virtual size_t length(size_t /*index*/) const { return 0; }
   // Bytes that read() returns; the default reads the sample.
@@ -123,9 +131,11 @@ class Dataset {
   virtual uint64_t request_bytes() const { return UINT64_MAX; }
   // The size of an image that can be read in part; else not set.
   virtual ImageSize size_of_parts(size_t /*index*/) const { return {}; }
-  // advise(kSoon) and read() of the bytes that decoding these rows takes: the others of `out` are
-  // 0, and no checksum is checked. advise(kNotAgain) withdraws the former.
-  virtual void advise_rows(size_t index, ImageRows) const { advise(ReadAdvice::kSoon, index, 1); }
+  // advise(), kSoon or kLater, and read() of the bytes that decoding these rows takes: the others
+  // of `out` are 0, and no checksum is checked. advise(kNotAgain) withdraws the former.
+  virtual void advise_rows(ReadAdvice advice, size_t index, ImageRows) const {
+    advise(advice, index, 1);
+  }
   virtual void read_rows(size_t index, ImageRows, Sample& out) const { read(index, out); }
 };
 

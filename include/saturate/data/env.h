@@ -19,14 +19,16 @@ namespace saturate {
 
 // Expected use of a part of a file: read soon, or not again.
 struct ReadAdvice {
-  enum Kind { kSoon, kNotAgain };
+  // kLater: after all that kSoon announces, and with at most half of look_ahead(); only for storage
+  // that is far away. kSoon, given again, makes it one of those.
+  enum Kind { kSoon, kLater, kNotAgain };
   static constexpr uint64_t kUnknown = UINT64_MAX;
 
   constexpr ReadAdvice(Kind k, uint64_t use = kUnknown) : kind(k), next_use(use) {}
   constexpr operator Kind() const { return kind; }
 
   Kind kind;
-  uint64_t next_use;  // kSoon: the epoch in which this machine reads it again after that
+  uint64_t next_use;  // the epoch in which this machine reads it again after that
 };
 
 // Bytes [offset, offset + length) of a file.
@@ -49,11 +51,12 @@ class ReadableFile {
   // before they are read, as storage that is far away does; 0: none. kNotAgain withdraws all such
   // ranges that begin in the given one.
   virtual uint64_t look_ahead() const { return 0; }
-  // As advise(kSoon), of a range whose bytes tell the one that is read after it: `next` returns
-  // that, or no bytes. It is called at most once, on any thread, and must neither throw, nor wait,
-  // nor use the file.
+  // As advise(), kSoon or kLater, of a range whose bytes tell the one that is read after it: `next`
+  // returns that, or no bytes. It is called at most once, on any thread, and must neither throw,
+  // nor wait, nor use the file.
   using NextRange = std::function<ByteRange(std::span<const std::byte>)>;
-  virtual void advise_next(uint64_t /*offset*/, uint64_t /*length*/, const NextRange&) const {}
+  virtual void advise_next(ReadAdvice, uint64_t /*offset*/, uint64_t /*length*/,
+                           const NextRange&) const {}
   // Bytes that are received in the time that a further request takes; a read of two ranges instead
   // of one pays if it saves more. UINT64_MAX: none are too many, or nothing is known yet.
   virtual uint64_t request_bytes() const { return UINT64_MAX; }

@@ -145,7 +145,10 @@ struct LoaderOptions {
   int prefetch = 4;  // maximum number of batches being filled or waiting
   ShuffleOptions shuffle;
   bool drop_last = false;  // skip an incomplete last batch
-  bool train = true;       // random augmentation; else eval_transform
+  // Epochs of the run. At the end of each but the last, a training loader announces the first
+  // samples of the next to a source that is far away, which fetches them until that begins. 0: not.
+  uint32_t epochs = 0;
+  bool train = true;  // random augmentation; else eval_transform
   OnError on_error = OnError::kFail;
   // One of tensors if and only if the dataset's samples are.
   BatchOutput output = BatchOutput::kInterleaved;

@@ -1,0 +1,95 @@
+// gs:// by its S3 interface, with HMAC keys: reading, listing and writing at another endpoint.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "data/export.h"
+#include "store/store_env.h"
+#include "store/upload.h"
+#include "tests/bucket_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::env;
+using testing::FakeBucket;
+using testing::HttpAsk;
+using testing::noise_text;
+using testing::parameter;
+using testing::ScopedVariable;
+using testing::TempDir;
+
+class StoreGoogle : public ::testing::Test {
+ protected:
+  std::shared_ptr<ObjectStore> make_store() const {
+    StoreTuning tuning = testing::quick_tuning();
+    tuning.part_bytes = 1'000;
+    return std::make_shared<ObjectStore>(env(), StoreOptions(), tuning);
+  }
+  // Every request is signed for Google's region, whatever Amazon's is.
+  void expect_signed() const {
+    const auto asks = bucket.server.asks();
+    EXPECT_FALSE(asks.empty());
+    for (const HttpAsk& ask : asks) {
+      EXPECT_NE(ask.head.find("AWS4-HMAC-SHA256 Credential=KEYKEY/"), std::string::npos)
+          << ask.head;
+      EXPECT_NE(ask.head.find("/auto/s3/aws4_request"), std::string::npos) << ask.head;
+      EXPECT_NE(ask.head.find("Host: " + bucket.server.host()), std::string::npos) << ask.head;
+    }
+  }
+
+  TempDir folder;
+  FakeBucket bucket;
+  // Amazon's endpoint is none that answers.
+  const testing::BucketVariables variables{folder.path(), "http://127.0.0.1:1"};
+  const ScopedVariable region{"AWS_REGION", "eu-north-1"};
+  const ScopedVariable endpoint{"STORAGE_EMULATOR_HOST", bucket.server.host().c_str()};
+};
+
+TEST_F(StoreGoogle, AnObjectIsRead) {
+  const std::string text = noise_text(10'000);
+  bucket.put("a/b c", text);
+  const auto store = make_store();
+  const auto object = store->open("gs://bucket/a/b c");
+  EXPECT_EQ(object->name, "gs://bucket/a/b c");
+  std::vector<std::byte> out(100);
+  store->read(object, 5'000, out);
+  EXPECT_EQ(testing::to_text(out), text.substr(5'000, 100));
+  expect_signed();
+}
+
+TEST_F(StoreGoogle, AFolderIsListed) {
+  testing::write_folder_dataset(folder / "images", 10);
+  const auto here = open_dataset(env(), "folder:" + (folder / "images"));
+  Sample a, b;
+  for (size_t i = 0; i < here->size(); ++i) {
+    here->read(i, a);
+    bucket.put("train" + a.name.substr((folder / "images").size()), testing::to_text(a.bytes));
+  }
+  bucket.page = 3;
+  StoreEnv with_store(env(), make_store());
+  const auto there = open_dataset(with_store, "folder:gs://bucket/train");
+  ASSERT_EQ(there->size(), here->size());
+  for (size_t i = 0; i < here->size(); ++i) {
+    here->read(i, a);
+    there->read(i, b);
+    EXPECT_EQ(b.bytes, a.bytes);
+    EXPECT_EQ(b.label, a.label);
+  }
+  expect_signed();
+}
+
+TEST_F(StoreGoogle, AnObjectIsWritten) {
+  for (const size_t size : {500, 3'500}) {  // in one request, and in parts
+    const std::string text = noise_text(size);
+    Upload upload(make_store(), "gs://bucket/new/" + std::to_string(size));
+    upload.append(std::as_bytes(std::span(text)));
+    upload.close();
+    EXPECT_EQ(bucket.objects()["new/" + std::to_string(size)], text);
+  }
+  EXPECT_EQ(bucket.uploads(), 0u);
+  expect_signed();
+}
+
+}  // namespace
+}  // namespace saturate

@@ -1,0 +1,104 @@
+// A server that sends a request's secrets back: they are in no message.
+#include <gtest/gtest.h>
+
+#include "store/bucket_list.h"
+#include "store/object_store.h"
+#include "store/server_text.h"
+#include "tests/store_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::env;
+using testing::error_of;
+using testing::HttpAnswer;
+using testing::HttpAsk;
+using testing::quick_tuning;
+using testing::ScopedVariable;
+using testing::StoreServer;
+
+constexpr const char* kKeyId = "AKIAKEYKEYKEYKEYKEY";
+constexpr const char* kSecretKey = "secret+secret/secretsecretsecretsecret";
+constexpr const char* kToken = "tokenTOKENtokenTOKENtokenTOKEN";
+constexpr const char* kSignature = "signatureSIGNATUREsignature";
+
+class StoreSecrets : public ::testing::Test {
+ protected:
+  StoreSecrets() { server.put("/bucket/a", std::string(1'000, 'x')); }
+
+  // Every way in which a reply's text may get into an error.
+  static std::vector<HttpAnswer> lies(const std::string& secret) {
+    const std::string code = "<Error><Code>" + secret + "</Code></Error>";
+    return {{403, {}, code},
+            {400, {}, code},
+            {503, {}, code},
+            {206, {{"Content-Range", secret}}, "x"},
+            {206, {{"Content-Range", "bytes 0-1/" + secret}}, "x"},
+            {301, {{"x-amz-bucket-region", secret}}, code},
+            {302, {{"Location", "http://" + secret + ".example/" + secret}}, code},
+            {302, {{"Location", "http://" + secret + "@example/"}}, ""},
+            {500, {{secret, secret}}, secret}};
+  }
+  void expect_hidden(const std::string& url) {
+    for (const char* secret : {kKeyId, kSecretKey, kToken, kSignature})
+      for (const std::string& form : {std::string(secret), encode_query(secret)})
+        for (const HttpAnswer& lie : lies(form)) {
+          server.tamper([&](const HttpAsk&, HttpAnswer& answer) { answer = lie; });
+          StoreOptions options;
+          options.timeout_s = 0.05;
+          ObjectStore store(env(), options, quick_tuning());
+          const Error error = error_of([&] { store.open(url); });
+          EXPECT_EQ(std::string(error.what()).find(form), std::string::npos) << error.what();
+          EXPECT_LT(std::string(error.what()).size(), 600u) << error.what();
+        }
+  }
+
+  StoreServer server;
+  const ScopedVariable key{"AWS_ACCESS_KEY_ID", kKeyId};
+  const ScopedVariable secret{"AWS_SECRET_ACCESS_KEY", kSecretKey};
+  const ScopedVariable token{"AWS_SESSION_TOKEN", kToken};
+  const ScopedVariable endpoint{"AWS_ENDPOINT_URL", server.url("").c_str()};
+};
+
+TEST_F(StoreSecrets, AreInNoErrorOfARead) {
+  expect_hidden("s3://bucket/a");
+  expect_hidden(server.url("/bucket/a?X-Amz-Security-Token=") + kToken + "&X-Amz-Credential=" +
+                kKeyId + "&X-Amz-Signature=" + kSignature + "&x=" + encode_query(kSecretKey));
+}
+
+TEST_F(StoreSecrets, AreInNoErrorOfAList) {
+  for (const char* echoed : {kKeyId, kSecretKey, kToken}) {
+    for (const std::string& body :
+         {"<ListBucketResult><Contents><Key>" + std::string(echoed) +
+              "</Key><Size>1</Size></Contents></ListBucketResult>",
+          "<ListBucketResult><CommonPrefixes><Prefix>" + std::string(echoed) +
+              "/</Prefix></CommonPrefixes></ListBucketResult>",
+          "<" + std::string(echoed) + ">", "<Error><Code>" + std::string(echoed) + "</Code>"}) {
+      for (const int status : {200, 400, 403}) {
+        server.tamper([&](const HttpAsk&, HttpAnswer& answer) { answer = {status, {}, body}; });
+        ObjectStore store(env(), {}, quick_tuning());
+        BucketList list(store.calls(), locate_bucket(env(), "s3://bucket/images/"),
+                        "s3://bucket/images/");
+        const Error error = error_of([&] { list.each_page("images/", true, [](ListPage&&) {}); });
+        EXPECT_EQ(std::string(error.what()).find(echoed), std::string::npos) << error.what();
+      }
+    }
+  }
+}
+
+TEST(ServerText, IsShortAndPlain) {
+  EXPECT_EQ(plain_text("NoSuchKey", ".", 20), "NoSuchKey");
+  EXPECT_EQ(plain_text("NoSuchKey", ".", 5), "");
+  EXPECT_EQ(plain_text("No\nKey", ".", 20), "");
+  HttpReply reply;
+  reply.status = 400;
+  const std::string body = "a12345678b12345678";
+  for (const char c : body) reply.body.push_back(std::byte(c));
+  hide_secrets(reply, {"12345678"});
+  EXPECT_EQ(testing::to_text(reply.body), "a***b***");
+  EXPECT_EQ(secrets_of("http://a/b?x=1&sig=abcdefgh%2B", {}),
+            (std::vector<std::string>{"abcdefgh%2B", "abcdefgh%252B"}));
+}
+
+}  // namespace
+}  // namespace saturate
