@@ -7,151 +7,15 @@ A run must have the losses and weights of one on the same files on the disk that
 that other numbers of processes have. The images are large enough that only the rows of each crop are requested.
 """
 
-import argparse
-import json
-import os
-import pathlib
 import random
 import re
 import shutil
-import signal
-import socket
-import struct
 import subprocess
-import sys
-import tempfile
 import time
-import unittest
 
-from bad_store import KEY, SECRET, Store, write_photographs
-
-SAMPLES, BATCH, EPOCHS = 72, 12, 3
-STEPS = EPOCHS * SAMPLES // BATCH
-ROUNDING = 1e-5
-RECIPE = f"""seed = 3
-[data]
-source = "SOURCE"
-eval_source = ""
-threads = 2
-[augment]
-size = 16
-crop = "random_resized"
-[model]
-name = "mlp"
-width = 0.5
-[schedule]
-name = "constant"
-[optimizer]
-lr = 0.005
-[train]
-batch = {BATCH}
-epochs = {EPOCHS}
-threads = 1
-[checkpoint]
-every = "2 steps"
-[watch]
-every = 1
-csv = true
-"""
-options = None
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def losses(folder):
-    """{step: loss}"""
-    try:
-        text = (folder / "metrics.jsonl").read_text()
-    except FileNotFoundError:
-        return {}
-    records = map(json.loads, text.rpartition("\n")[0].splitlines())  # the last line may be incomplete
-    return {record["step"]: record["loss"] for record in records if record["kind"] == "step"}
-
-
-def weights(folder):
-    data = sorted((folder / "checkpoints").glob("step-*.safetensors"))[-1].read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    found = {}
-    for name, entry in json.loads(data[8:8 + size]).items():
-        if name.startswith("model.") and entry["dtype"] == "F32":
-            begin, end = entry["data_offsets"]
-            found[name] = struct.unpack(f"<{(end - begin) // 4}f", data[8 + size + begin:8 + size + end])
-    return found
-
-
-def is_running(group):
-    """Whether a process of the group has not ended."""
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            state, _, of = pathlib.Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[:3]
-        except OSError:  # it has ended
-            continue
-        if int(of) == group and state not in "ZX":
-            return True
-    return False
-
-
-class StoreTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        scratch = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(scratch.cleanup)
-        cls.files, cls.whole = pathlib.Path(scratch.name, "files"), pathlib.Path(scratch.name, "whole")
-        cls.files.mkdir()
-        write_photographs(options.saturate, cls.files, SAMPLES)
-        recipe = pathlib.Path(scratch.name, "recipe.toml")
-        recipe.write_text(RECIPE.replace("SOURCE", f"shard:{cls.files}/a.shard"))
-        subprocess.run([options.saturate, "train", recipe, "--out", cls.whole], check=True, capture_output=True)
-
-    def setUp(self):
-        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.out, self.log = self.folder / "run", self.folder / "log"
-
-    def start(self, store, source, world=1, settings=(), environment=None, before=()):
-        """Starts or resumes the run, in a group of processes."""
-        recipe = self.folder / "recipe.toml"
-        recipe.write_text(RECIPE.replace("SOURCE", source))
-        command = ["train", recipe, "--out", self.out, "--resume=auto"]
-        command += [word for setting in settings for word in ("--set", setting)]
-        if world > 1:
-            command = ["launch", "--nproc-per-node", world, "--master", f"127.0.0.1:{free_port()}", "--", *command]
-        with open(self.log, "wb") as log:
-            process = subprocess.Popen([*before, options.saturate, *map(str, command)], stdout=log, stderr=log,
-                                       env=environment or store.environment(self.folder, "token0"),
-                                       start_new_session=True)
-        self.addCleanup(self.end, process)
-        return process
-
-    def end(self, process):
-        """Kills the process and those that it started."""
-        if is_running(process.pid):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        while is_running(process.pid):
-            time.sleep(0.005)
-
-    def finish(self, process, code=0, seconds=120):
-        try:
-            self.assertEqual(process.wait(seconds), code, self.log.read_text())
-        except subprocess.TimeoutExpired:
-            self.fail(f"it still runs after {seconds} s: {self.log.read_text()}")
-
-    def wait_for_step(self, process, step):
-        while process.poll() is None and max(losses(self.out), default=0) < step:
-            time.sleep(0.01)
-
-    def expect_whole_run(self):
-        expected, found = losses(self.whole), losses(self.out)
-        self.assertEqual(sorted(found), list(range(1, STEPS + 1)))
-        for step, loss in expected.items():
-            self.assertAlmostEqual(found[step], loss, delta=ROUNDING, msg=f"step {step}")
-        for name, values in weights(self.whole).items():
-            others = weights(self.out)[name]
-            self.assertLessEqual(max(abs(a - b) for a, b in zip(values, others)), ROUNDING, name)
+import store_runs
+from bad_store import Store
+from store_runs import SAMPLES, STEPS, StoreTest, losses, options
 
 
 class FailingStore(StoreTest):
@@ -212,14 +76,61 @@ class FailingStore(StoreTest):
                 self.expect_whole_run()
 
 
-def main():
-    global options
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--saturate", type=lambda path: pathlib.Path(path).resolve(), required=True)
-    parser.add_argument("--kills", type=int, default=4, help="for both sources together")
-    options, rest = parser.parse_known_args()
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+class FlappingNames(StoreTest):
+    """In a separate mount namespace, whose /etc/hosts the test changes; no server of names is asked."""
+
+    def setUp(self):
+        super().setUp()
+        self.hosts, nowhere = self.folder / "hosts", self.folder / "resolv.conf"
+        self.resolve(False)
+        nowhere.write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+        mounts = f"mount --bind {self.hosts} /etc/hosts && mount --bind {nowhere} /etc/resolv.conf"
+        self.inside = ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh"]
+        try:
+            subprocess.run([*self.inside, "true"], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            self.skipTest("mount namespaces need root and util-linux")
+
+    def resolve(self, yes, address="127.0.0.1"):
+        # In place: the file is mounted.
+        self.hosts.write_text("127.0.0.1 localhost\n" + yes * f"{address} store.test\n")
+
+    def begin(self, store, *settings):
+        port = store.server_address[1]
+        return self.start(store, f"shard:http://store.test:{port}/files/a.shard", 1, settings, before=self.inside)
+
+    def test_a_name_that_resolves_later_costs_time_only(self):
+        with Store(self.files) as store:
+            process = self.begin(store)
+            time.sleep(3)
+            self.assertEqual(store.counts["requests"], 0)
+            self.resolve(True)
+            self.finish(process)
+            self.expect_whole_run()
+
+    def test_a_name_that_flaps_during_a_run_costs_time_only(self):
+        self.resolve(True)
+        with Store(self.files, rate=10e6) as store:
+            process = self.begin(store)
+            for step in (2, 5, 8):
+                self.wait_for_step(process, step)
+                self.resolve(False)
+                store.is_away = True  # closes the connections, so that the name is needed again
+                time.sleep(0.7)
+                store.is_away = False
+                time.sleep(0.3)
+                self.resolve(True)
+            self.finish(process)
+            self.assertGreater(store.counts["closed"], 0)
+            self.expect_whole_run()
+
+    def test_a_name_that_never_resolves_is_an_error_that_says_so(self):
+        with Store(self.files) as store:
+            self.finish(self.begin(store, "data.timeout_s=2"), 4)
+            said = self.log.read_text()
+            self.assertEqual(said.count("error: "), 1, said)
+            self.assertIn("Could not resolve host: store.test", said)
 
 
 if __name__ == "__main__":
-    main()
+    store_runs.main(__doc__, kills=4)
