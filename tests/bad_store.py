@@ -74,11 +74,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.reply(400, b"<Error><Code>ExpiredToken</Code></Error>")
         if way == "denied":
             return self.reply(403, b"<Error><Code>AccessDenied</Code></Error>")
+        if way.startswith("echo"):
+            return self.echo(way)
         if way == "throttled":
             return self.reply(429, b"", Retry_After="1")
         if way == "busy" or not self.headers.get("Range"):
             return self.reply(503, b"<Error><Code>SlowDown</Code></Error>")
         return self.send_range(path, way)
+
+    def echo(self, way):
+        """Repeats the token of the request where a message may show it."""
+        query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query))
+        token = self.headers.get("x-amz-security-token") or query.get("X-Amz-Security-Token", "none")
+        if way == "echo as code":
+            return self.reply(400, f"<Error><Code>{token}</Code></Error>".encode())
+        return self.reply(206, b"text", Content_Range=f"bytes {token}")
 
     def reply(self, status, body=b"", **headers):
         self.send_response(status)
@@ -129,7 +139,7 @@ class Store(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self.counts = collections.Counter()  # requests, bytes, and failures by way
         self.ranges = []  # lengths
         self.is_away = False
-        self.denies = False
+        self.way = None  # of all requests
         self.renew, self.token, self.credentials = 0, "", None
         self.uploads, self.link_free_at = {}, 0.0
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
@@ -174,10 +184,7 @@ class Store(socketserver.ThreadingMixIn, http.server.HTTPServer):
             way = draw.choice(WAYS) if draw.random() < self.failures else None
             if path.startswith("/bucket") and self.token != headers.get("x-amz-security-token", ""):
                 way = "expired"
-            if self.denies:
-                way = "denied"
-            if self.is_away:
-                way = "closed"
+            way = "closed" if self.is_away else self.way or way
             if way:
                 self.counts[way] += 1
         return way
