@@ -4,9 +4,8 @@
     tests/nginx_test.py --saturate build/saturate
 
 A run must have the losses of one on the same files on the disk, and a copy made over the network their bytes. nginx's
-log must have only ranges, and of a shard no byte twice,
-but for late replies; of an archive once more, for its headers. nginx is looked for in PATH, /usr/sbin and build/nginx. Exits
-with 77 and the reason if it, or openssl, is missing.
+log must have only ranges, and of a shard no byte twice but for late replies; of an archive once more, for its headers.
+nginx is looked for in PATH, /usr/sbin and build/nginx. Exits with 77 and the reason if it, or openssl, is missing.
 """
 
 import argparse
