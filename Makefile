@@ -138,8 +138,10 @@ coverage: setup ## coverage of the tests of the modules without torch, into buil
 faults: build ## plant faults in runs, and have diagnose and tune find them; needs a quiet machine
 	@SATURATE_FAULTS=1 $(BUILD)/tests/saturate_tests --gtest_filter='PlantedFault.*:Tune.*'
 
-kills: build ## kill a run at KILLS=200 random points, and resume it each time
+kills: build ## kill a run at KILLS=200 random points, and 20 times each runs and loaders of a failing store, and resume
 	@SATURATE_KILLS=$(KILLS) $(BUILD)/tests/saturate_tests --gtest_filter='KilledRun.*'
+	@tests/store_train_test.py --saturate $(BUILD)/saturate --kills 20 FailingStore
+	@tests/store_kill_test.py $(BUILD)/tests/saturate_data_tests --kills 20
 
 compiled: build ## compare the compiled steps of MODELS="mlp resnet18 mobilenet_v2 vit_tiny" with eager ones
 	@SATURATE_COMPILED="$(MODELS)" $(BUILD)/tests/saturate_tests --gtest_filter='CompiledStepTest.Trains*'

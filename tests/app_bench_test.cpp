@@ -199,10 +199,13 @@ TEST(Bench, StorageOfAServerShowsTheLink) {
             0);
   StoreServer server;
   server.put("/s.shard", read_text(dir / "s.shard"));
-  const CommandResult result = run_saturate(
-      "bench storage shard:" + server.url("/s.shard") + " --threads 2 --repeats 2 --cache-dir " +
-      (dir / "cache") + " --cache-gb 1" + " --json " + (dir / "b.json"));
+  const CommandResult result =
+      run_saturate("bench storage 'shard:" + server.url("/s.shard?sign=SECRET") +
+                   "' --threads 2 --repeats 2 --cache-dir " + (dir / "cache") + " --cache-gb 1" +
+                   " --json " + (dir / "b.json"));
   ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const std::string& text : {result.out, result.err, read_text(dir / "b.json")})
+    EXPECT_EQ(text.find("SECRET"), std::string::npos) << text;
   const size_t link = result.out.find(" requests/s; first byte after");
   ASSERT_NE(link, std::string::npos) << result.out;
   const std::string line = result.out.substr(result.out.rfind('\n', link) + 1);

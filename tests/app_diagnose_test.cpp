@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/app_testing.h"
+#include "tests/store_testing.h"
 
 namespace saturate::testing {
 namespace {
@@ -30,6 +31,8 @@ TEST_F(DiagnoseCommand, PrintsACauseAndWritesJson) {
   EXPECT_LE(json["efficiency"].get<double>(), 1);
   EXPECT_GT(json["evidence"]["images_per_s"].get<double>(), 0);
   EXPECT_EQ(json["healthy"].get<bool>(), json["fixes"].empty() && !undecided);
+  EXPECT_TRUE(json["evidence"]["link"].is_null()) << "the source is not in a store";
+  EXPECT_EQ(result.out.find("the network"), std::string::npos) << result.out;
   for (const char* key : {"without_input", "input_alone"}) {
     const auto& ratio = json["evidence"][key];
     EXPECT_LE(ratio["low"].get<double>(), ratio["gain"].get<double>()) << key;
@@ -58,6 +61,43 @@ TEST_F(DiagnoseCommand, PrintsACauseAndWritesJson) {
     EXPECT_LT(run[key]["share"].get<double>(), 1) << key;
   }
   EXPECT_FALSE(std::filesystem::exists(dir / "scratch")) << "it removes its files";
+}
+
+TEST_F(DiagnoseCommand, ShowsTheLinkOfAStore) {
+  for (int i = 0; i < 100; ++i)
+    write_file(dir / ("set/" + std::to_string(i % 2) + "/" + std::to_string(i) + ".jpg"),
+               noise_jpeg(64, 64, uint64_t(i)));
+  ASSERT_EQ(run_saturate("data pack folder:" + (dir / "set") + " --out shard:" + (dir / "s.shard"))
+                .exit_code,
+            0);
+  StoreServer server;
+  server.put("/s.shard", read_text(dir / "s.shard"));
+  server.tamper([](const HttpAsk&, HttpAnswer&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  });
+  const std::string json_path = dir / "found.json";
+  const CommandResult result =
+      diagnose("--seconds 3 --rounds 3 --set data.source=shard:" + server.url("/s.shard") +
+               " --set data.eval_source= --json " + json_path);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto evidence = nlohmann::json::parse(read_text(json_path))["evidence"];
+  const auto& link = evidence["link"];
+  ASSERT_TRUE(link.is_object()) << evidence;
+  EXPECT_GT(link["bytes_per_s"].get<double>(), 0);
+  EXPECT_GT(link["requests_per_s"].get<double>(), 0);
+  EXPECT_GE(link["first_byte_s"].get<double>(), 0.02);
+  EXPECT_GE(link["first_byte_s_95"].get<double>(), link["first_byte_s"].get<double>());
+  EXPECT_EQ(link["disk_share"].get<double>(), 0);
+  EXPECT_GE(link["large_requests"].get<double>(), 1);
+  EXPECT_GE(link["half_bytes"].get<double>(), 1);
+  EXPECT_LE(link["half_bytes"].get<double>(), 2);
+  const size_t line = result.out.find("\n  the network    ");
+  ASSERT_NE(line, std::string::npos) << result.out;
+  EXPECT_NE(result.out.find(" requests/s; first byte after ", line), std::string::npos);
+  const bool input_is_the_limit = evidence["input_alone"]["gain"].get<double>() <=
+                                  evidence["without_input"]["gain"].get<double>();
+  EXPECT_EQ(result.out.find("Set data.cache_dir", line) != std::string::npos, input_is_the_limit)
+      << result.out;
 }
 
 TEST_F(DiagnoseCommand, BadUsageIsOneErrorBeforeAnythingRuns) {

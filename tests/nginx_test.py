@@ -4,8 +4,8 @@
     tests/nginx_test.py --saturate build/saturate
 
 A run must have the losses of one on the same files on the disk, and a copy made over the network their bytes. nginx's
-log must have only ranges, and of a shard no byte twice. nginx is looked for in PATH, /usr/sbin and build/nginx. Exits
-with 77 and the reason if it, or openssl, is missing.
+log must have only ranges, and of a shard no byte twice but for late replies; of an archive once more, for its headers.
+nginx is looked for in PATH, /usr/sbin and build/nginx. Exits with 77 and the reason if it, or openssl, is missing.
 """
 
 import argparse
@@ -124,9 +124,12 @@ def main():
                     assert losses(source, f"{form}-{scheme}") == local, f"{source}: other losses than from the disk"
                     log = take_log()
                     assert len(log) > 5 and {entry[:2] for entry in log} == {(protocol, 206)}, log[:20]
-                    # The epoch, and the evaluation after it.
+                    # The epoch, and the evaluation after it. Headers of small images are near each other: opening an
+                    # archive may read all of it once. One request in ten may be a second one for a late range.
                     sent, size = sum(entry[2] for entry in log), path.stat().st_size
-                    assert form == "tar" or sent <= 2 * (size + SLACK), f"{source}: {sent} bytes for twice {size}"
+                    late = sum(sorted(entry[2] for entry in log)[-(len(log) // 10 + 1):])
+                    most = (2 if form == "shard" else 4) * (size + SLACK) + late
+                    assert sent <= most, f"{source}: {sent} bytes for twice {size}"
                     copy = f"{form}-{scheme}.shard"
                     run("data", "pack", source, "--out", f"shard:{folder}/{copy}")
                     assert (folder / copy).read_bytes() == (folder / f"{form}-here.shard").read_bytes(), source

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 
 #include "base/checksum.h"
@@ -58,14 +59,24 @@ TEST(StoreProgram, PrintsItsBatches) {
   }
 }
 
-// SATURATE_STORE_FILES: a folder for images/, a.shard, 0.tar and 1.tar, all of the same samples.
+// SATURATE_STORE_FILES: a folder for images/, a.shard, 0.tar and 1.tar, all of the same samples:
+// images of some 200 KB, so that a request for the rows of a crop pays.
 TEST(StoreProgram, WritesTheFiles) {
   const char* const folder = std::getenv("SATURATE_STORE_FILES");
   const char* const samples = std::getenv("SATURATE_STORE_SAMPLES");
   if (!folder || !samples) GTEST_SKIP() << "tests/store_kill_test.py runs it";
   const std::string root = folder, images = root + "/images";
-  testing::write_folder_dataset(images, std::atoi(samples));
+  const auto drawn =
+      open_dataset(testing::env(), std::string("synth:size=560,difficulty=1,count=") + samples);
   PackOptions options;
+  options.threads = 2;
+  options.quality = 92;
+  options.out = "tar:" + root + "/all.tar";
+  std::filesystem::create_directories(root);
+  pack_dataset(testing::env(), *drawn, options);
+  options.quality = 0;
+  write_dataset(testing::env(), *open_dataset(testing::env(), "tar:" + root + "/all.tar"), images,
+                options.threads);
   options.out = "shard:" + root + "/a.shard";
   pack_dataset(testing::env(), *open_dataset(testing::env(), "folder:" + images), options);
   for (const std::string part : {"train", "held"}) {

@@ -45,6 +45,7 @@ struct HttpAnswer {
   std::optional<size_t> claimed = {};  // Content-Length, if not the body's
   bool reset = false;                  // the connection is reset instead
   bool endless = false;                // the body is repeated until the client leaves
+  std::chrono::milliseconds pause{0};  // between the headers and the body
 };
 
 class StoreServer {
@@ -163,7 +164,12 @@ class StoreServer {
     if (!answer.endless)
       text +=
           "Content-Length: " + std::to_string(answer.claimed.value_or(answer.body.size())) + "\r\n";
-    text += "\r\n" + answer.body;
+    text += "\r\n";
+    if (answer.pause.count() > 0) {
+      if (!send_all(connection, std::exchange(text, ""))) return false;
+      std::this_thread::sleep_for(answer.pause);
+    }
+    text += answer.body;
     if (!send_all(connection, text)) return false;
     while (answer.endless && send_all(connection, answer.body)) {
     }

@@ -6,6 +6,7 @@
 
 #include "app/bench_report.h"
 #include "app/command.h"
+#include "base/printable.h"
 #include "base/thread_pool.h"
 #include "data/crop_rows.h"
 #include "data/read_ahead.h"
@@ -128,7 +129,8 @@ int bench_storage(const StorageArguments& arguments) {
   std::vector<StorageVariant> variants;
   for (const std::string& source : arguments.sources) {
     sources.push_back(open_dataset(env, source, arguments.store));
-    for (StorageVariant& variant : make_storage_variants(*sources.back(), source, threads))
+    for (StorageVariant& variant :
+         make_storage_variants(*sources.back(), without_queries(source), threads))
       variants.push_back(std::move(variant));
   }
   // A warm variant follows the cold one that read the same samples; interleaving lets a machine

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Limits of memory and disk while a store is read, and a cache folder that is deleted; and a killed upload.
+
+    tests/store_limits_test.py --saturate build/saturate [NAME of a test ...]
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+import zlib
+
+import store_runs
+from bad_store import Store
+from store_runs import StoreTest, options
+
+MB = 10**6
+
+
+class CacheOfSeveralProcesses(StoreTest):
+    PROCESSES = 4
+
+    def run_all(self, store, cache, meanwhile, *settings):
+        """Four runs at a time over one cache folder; calls meanwhile() again and again."""
+        processes = []
+        for number in range(self.PROCESSES):
+            self.out, self.log = self.folder / f"run{number}", self.folder / f"log{number}"
+            processes.append((self.start(store, f"shard:http://{store.host}/files/a.shard", 1,
+                                         [f"data.cache_dir={cache}", *settings]), self.out, self.log))
+        while any(process.poll() is None for process, _, _ in processes):
+            meanwhile()
+        for process, self.out, self.log in processes:
+            self.finish(process)
+            self.expect_whole_run()
+
+    @staticmethod
+    def size_of(folder):
+        """Bytes of its files, and of the largest."""
+        sizes = []
+        for where, _, names in os.walk(folder):
+            for name in names:
+                try:
+                    sizes.append(os.stat(os.path.join(where, name)).st_size)
+                except FileNotFoundError:
+                    pass
+        return sum(sizes), max(sizes, default=0)
+
+    def test_exceed_its_budget_by_no_more_than_documented(self):
+        budget, cache, seen = 8 * MB, self.folder / "cache", [(0, 0)]
+
+        def look():
+            seen.append(self.size_of(cache))
+            time.sleep(0.002)
+
+        with Store(self.files) as store:
+            self.run_all(store, cache, look, f"data.cache_gb={budget / 1e9}")
+        most, entry = max(size for size, _ in seen), max(largest for _, largest in seen)
+        print(f"at most {most / MB:.2f} MB of {budget / MB} MB in {len(seen)} looks, entries up to {entry / MB:.2f} MB")
+        self.assertGreater(most, budget - entry - 1, "the budget is used up")
+        # Every process but one may have added an eighth, and one more entry, since it last looked at the folder.
+        self.assertLessEqual(most, budget + (self.PROCESSES - 1) * (budget / 8 + entry))
+
+    def test_read_the_right_samples_while_the_folder_is_deleted(self):
+        full, cache, found = self.folder / "full", self.folder / "cache", []
+
+        def fill_and_delete():
+            with contextlib.suppress(shutil.Error):  # half a copy is a damaged file, which a process removes
+                shutil.copytree(full, cache, dirs_exist_ok=True)
+            time.sleep(0.02)
+            found.append(self.size_of(cache)[0])
+            shutil.rmtree(cache, ignore_errors=True)
+
+        with Store(self.files) as store:
+            source = f"shard:http://{store.host}/files/a.shard"
+            self.finish(self.start(store, source, 1, [f"data.cache_dir={full}", "data.cache_gb=0.01"]))
+            self.run_all(store, cache, fill_and_delete)
+        print(f"the folder was deleted {len(found)} times, with {max(found) / MB:.1f} MB")
+        self.assertGreater(len(found), 10)
+
+
+def write_png(path, width, height):
+    """Noise, which is stored, not compressed."""
+    rows = b"".join(b"\0" + os.urandom(3 * width) for _ in range(height))
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
+                     chunk(b"IDAT", zlib.compress(rows, 0)) + chunk(b"IEND", b""))
+
+
+class Memory(unittest.TestCase):
+    """A run over 400 MB of images that trains more slowly than the store sends."""
+
+    THREADS = 2
+
+    def setUp(self):
+        scratch = self.enterContext(tempfile.TemporaryDirectory())
+        self.folder, self.files = pathlib.Path(scratch), pathlib.Path(scratch, "files")
+        for number in range(400):
+            write_png(self.folder / f"images/{number % 2}/{number}.png", 640, 520)
+        self.files.mkdir()
+        subprocess.run([options.saturate, "data", "pack", f"folder:{self.folder}/images", "--out",
+                        f"shard:{self.files}/a.shard"], check=True, capture_output=True)
+        shutil.rmtree(self.folder / "images")
+
+    def peak(self, source, name, environment, *settings):
+        """Bytes of memory, at most, of a run."""
+        words = [f"data.source={source}", "data.eval_source=", f"data.threads={self.THREADS}", "augment.size=64",
+                 "augment.crop=random_resized", "model.name=simple_cnn", "train.batch=16", "train.epochs=1",
+                 "train.threads=1", *settings]
+        recipe = self.folder / "recipe.toml"
+        recipe.write_text("seed = 3\n")
+        with open(self.folder / "log", "wb") as log:
+            process = subprocess.Popen([options.saturate, "train", recipe, "--out", self.folder / name,
+                                        *[word for setting in words for word in ("--set", setting)]],
+                                       stdout=log, stderr=log, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0, (self.folder / "log").read_text())
+        return usage.ru_maxrss * 1024
+
+    def test_reading_a_store_takes_no_more_than_documented(self):
+        with Store(self.files) as store:
+            environment = store.environment(self.folder)
+            here = self.peak(f"shard:{self.files}/a.shard", "here", environment)
+            far = f"shard:http://{store.host}/files/a.shard"
+            for name, more, bound in (("far", [], 128 << 20),
+                                      ("cache", [f"data.cache_dir={self.folder}/cache", "data.cache_gb=1"], 192 << 20)):
+                there = self.peak(far, name, environment, *more)
+                print(f"{name}: {(there - here) / MB:.0f} MB more than the {here / MB:.0f} MB of local files")
+                bound += (self.THREADS * 16 << 20) + (32 << 20)  # threads; the heap and connections
+                self.assertLess(there - here, bound)
+
+
+class KilledUpload(unittest.TestCase):
+    def pack(self, out, environment):
+        with open(self.folder / "log", "wb") as log:
+            return subprocess.Popen([options.saturate, "data", "pack", f"npy:{self.folder}/x.npy,{self.folder}/y.npy",
+                                     "--out", f"shard:{out}"], env=environment, stderr=log, stdout=log)
+
+    def finish(self, process):
+        self.assertEqual(process.wait(120), 0, (self.folder / "log").read_text())
+
+    def kill_after(self, parts, process, store):
+        """Kills the command when it has sent so many parts."""
+        before = set(store.uploads)
+
+        def sent():
+            return sum(len(sent) for name, (_, sent) in list(store.uploads.items()) if name not in before)
+
+        while process.poll() is None and sent() < parts:
+            time.sleep(0.002)
+        process.kill()
+        self.assertEqual(process.wait(), -signal.SIGKILL, (self.folder / "log").read_text())
+
+    def test_is_whole_and_leaves_no_parts_after_it_was_run_again(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.write_arrays(1_200)
+        here, there = self.folder / "a.shard", self.folder / "bucket/a.shard"
+        there.parent.mkdir()
+        with Store(there.parent, failures=0.05) as store:
+            environment = store.environment(self.folder)
+            self.finish(self.pack(here, environment))
+            for parts in (1, 2, 3):
+                self.kill_after(parts, self.pack("s3://bucket/a.shard", environment), store)
+                self.assertFalse(there.exists())
+                self.assertEqual(len(store.uploads), 1, "that of the command before is removed")
+            self.finish(self.pack("s3://bucket/a.shard", environment))
+            self.assertEqual(store.uploads, {})
+            self.assertEqual(store.counts["uploads"], 4)
+            self.assertEqual(there.read_bytes(), here.read_bytes())
+
+    def write_arrays(self, count):
+        """Samples of 0.1 MB: the shard has four parts of 32 MiB."""
+        for name, kind, shape, data in (("x", "|u1", (count, 100_000), os.urandom(count * 100_000)),
+                                        ("y", "<i8", (count,), bytes(count * 8))):
+            text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+            text += b" " * (-(len(text) + 11) % 64) + b"\n"
+            (self.folder / f"{name}.npy").write_bytes(b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + data)
+
+
+if __name__ == "__main__":
+    store_runs.main(__doc__)
