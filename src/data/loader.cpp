@@ -14,9 +14,9 @@
 #include "base/thread_pool.h"
 #include "data/batch_memory.h"
 #include "data/batch_ring.h"
+#include "data/loader_check.h"
 #include "data/padding.h"
 #include "data/read_ahead.h"
-#include "data/require.h"
 #include "data/sample_reader.h"
 #include "data/source_index.h"
 #include "saturate/data/error.h"
@@ -29,48 +29,6 @@ constexpr size_t kSkippedKept = 100;
 // Few enough to divide each batch evenly among threads, enough to amortise the cost of claiming.
 size_t samples_a_claim(const LoaderOptions& options) {
   return std::clamp<size_t>(local_batch_size(options) / (4 * size_t(options.threads)), 1, 16);
-}
-
-void check(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment) {
-  require(options.batch > 0, "batch is empty", "train.batch", "Set it to 1 or more");
-  require(options.batch >= size_t(options.shard.world), "some processes have no sample",
-          "train.batch", "Give each at least one");
-  require(options.threads > 0, "no loader thread", "data.threads", "Set it to 1 or more");
-  require(options.nice >= 0, "loader threads cannot have a raised priority", "data.nice",
-          "Set it to 0 or more");
-  require(options.prefetch > 0, "no batch in flight", "data.prefetch", "Set it to 1 or more");
-  const bool places = options.output == BatchOutput::kPlaces;
-  require(options.output != BatchOutput::kPlanar || options.type != PixelType::kUint8,
-          "bytes are never planar", "LoaderOptions::output", "Ask for kFloat32");
-  require(!places || options.held.size() == dataset.size(), "places need every held sample",
-          "LoaderOptions::held", "Give one for each sample of the dataset");
-  require(!options.packs ||
-              (options.output == BatchOutput::kUnfinished && options.decode == DecodeMode::kFast),
-          "JPEGs are packed only for unfinished batches of fast decoding", "LoaderOptions::packs",
-          "Ask for kUnfinished and kFast");
-  require(!options.masks || dataset.has_masks(), "the source has no masks", "data.source",
-          "Give masks:PATH, or synth:masks=true,...");
-  require(!options.masks || !places, "masks cannot be combined with places", "LoaderOptions::masks",
-          "Leave places out");
-  const bool tensors = options.has_tensors();
-  require(
-      tensors != dataset.tensors().empty(),
-      tensors ? "the source has images, and no tensors" : "the source has tensors, and no images",
-      "data.source", tensors ? "Ask for another output" : "Give a source of images");
-  require(!tensors || (augment.mixup == 0 && augment.cutmix == 0), "tensors cannot be mixed",
-          "augment.mixup", "Set augment.mixup=0 and augment.cutmix=0");
-  require(tensors || augment.size.is_set(), "size of the images is not set", "augment.size",
-          "Set it to 1 or more");
-  require(augment.policy_ops <= 8, "more operations than an EffectList has room for",
-          "augment.policy", "Give rand 8 operations or less");
-  require(tensors || augment.crop != CropKind::kRandom, "is for volumes", "augment.crop=random",
-          "Give augment.crop=random_resized");
-  require(tensors || !augment.contrast_gamma, "is for volumes", "augment.contrast=gamma",
-          "Give a number");
-  make_normalize(augment);  // fails here, and not on a thread, which could not report it
-  require(options.shuffle.block > 0, "no sample in a block", "data.shuffle", "Set it to 1 or more");
-  require(dataset.size() <= UINT32_MAX, "source has more than 2^32 - 1 samples", "data.source",
-          "Split it");
 }
 
 // The reason of an Error of kData; else nullopt.
@@ -131,7 +89,7 @@ struct Loader::State {
               // Orders by length are not known in advance.
               opt.train && (data.size() == 0 || data.length(0) == 0) ? &opt : nullptr, &rows),
         ring(size_t(opt.prefetch), local_batch_size(opt), samples_a_claim(opt), opt.wait_limit,
-             [this] { return take_buffer(); }),
+             [this](BatchSlot& slot) { provide_memory(slot); }),
         threads(opt.threads, "loader", opt.nice) {
     try {
       for (int i = 0; i < options.threads; ++i) threads.submit([this] { work(); });
@@ -143,6 +101,12 @@ struct Loader::State {
 
   std::shared_ptr<std::byte> take_buffer() {
     return options.output == BatchOutput::kPlaces ? nullptr : buffers.take();
+  }
+
+  void provide_memory(BatchSlot& slot) {
+    slot.batch.pixels = take_buffer();
+    if (options.packs)
+      slot.room.begin(slot.batch.pixels.get(), slot.batch.count(), columns[0].size);
   }
 
   void work() {
@@ -170,6 +134,8 @@ struct Loader::State {
       if (fields)
         reader.read_tensors(claim.epoch, sample, padding.extent(claim.batch, sample.index),
                             addresses_of(claim, place));
+      else if (options.packs)
+        reader.read(claim.epoch, sample, claim.slot->room);
       else
         reader.read(claim.epoch, sample, batch.pixels.get() + place * columns[0].size);
       sample.label = handed_out(sample.label);
@@ -216,7 +182,8 @@ struct Loader::State {
     return reinterpret_cast<uint8_t*>(batch.pixels.get() + columns[1].offset);
   }
 
-  // Fails with the first failure, in order, that must not be skipped; then removes the gaps.
+  // Fails with the first failure, in order, that must not be skipped; then removes the gaps, of
+  // which a packing loader's pixels have none.
   void settle(BatchSlot& slot) {
     {
       const MutexLock lock(mutex);
@@ -239,7 +206,7 @@ struct Loader::State {
         continue;
       }
       if (kept != i) {
-        for (size_t c = 0; c < columns.size(); ++c) {
+        for (size_t c = options.packs ? 1 : 0; c < columns.size(); ++c) {
           const size_t size = padding.stride(c, taken);
           if (size == 0) continue;
           std::byte* const values = batch.pixels.get() + columns[c].offset;
@@ -281,6 +248,7 @@ struct Loader::State {
     out.output = options.output;
     out.type = options.pixel_type();
     out.size = now.size;
+    out.packs = options.packs;
     out.columns = padding.columns(taken);
     out.mix = {};
     out.global_batch = std::min(options.batch, epoch_size() - taken * options.batch);
@@ -318,7 +286,7 @@ struct Loader::State {
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options, const AugmentOptions& augment,
                BufferAllocator allocate) {
-  check(dataset, options, augment);
+  check_options(dataset, options, augment);
   state_ = std::make_unique<State>(dataset, options, augment, std::move(allocate));
 }
 

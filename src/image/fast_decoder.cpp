@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/text.h"
-#include "image/jpeg_packer.h"
 
 namespace saturate {
 namespace {
@@ -127,8 +126,8 @@ bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transfor
   return true;
 }
 
-size_t FastDecoder::pack(const std::string& where, const SampleTransform& transform,
-                         const ImageSize& size, std::span<std::byte> out) {
+size_t FastDecoder::plan_pack(const std::string& where, const SampleTransform& transform,
+                              const ImageSize& size) {
   if (transform.fitted.width > 0) return 0;
   if (!segments_) {
     if (!index_ || !jpeg_.has_points()) return 0;
@@ -138,17 +137,19 @@ size_t FastDecoder::pack(const std::string& where, const SampleTransform& transf
   const JpegPlanes planes =
       jpeg_.plan_planes(where, transform.crop, choose_scale(transform.crop, size));
   if (!plan_axes(planes, transform, size)) return 0;
-  PackSource source{jpeg_.info(),
-                    planes,
-                    jpeg_.columns(),
-                    segments_,
-                    points_,
-                    {&resize_[0].across, &resize_of(1).across},
-                    {&resize_[0].down, &resize_of(1).down},
-                    size};
-  const size_t bytes = pack_jpeg(source, out);
-  if (bytes > 0) jpeg_.close();
-  return bytes;
+  return packer_.plan({jpeg_.info(),
+                       planes,
+                       jpeg_.columns(),
+                       segments_,
+                       points_,
+                       {&resize_[0].across, &resize_of(1).across},
+                       {&resize_[0].down, &resize_of(1).down},
+                       size});
+}
+
+void FastDecoder::pack(std::byte* out) {
+  packer_.write(out);
+  jpeg_.close();
 }
 
 FastDecoder::Points FastDecoder::find_points(std::span<const std::byte> bytes,
