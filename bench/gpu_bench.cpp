@@ -287,7 +287,7 @@ class Jpegs {
   }
   size_t plan(const Jpeg& jpeg) {
     open(jpeg);
-    return decoder_.plan_pack("a JPEG", jpeg.crop, kSide);
+    return decoder_.plan_pack(jpeg.crop, kSide);
   }
 
   std::vector<Jpeg> jpegs_;

@@ -171,6 +171,7 @@ bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const PixelFormat& 
                              std::byte* out) {
   const bool segmented = sample_.encoding == SampleEncoding::kSegmented;
   if (segmented) segmented_.open(sample_.bytes, sample_.width, sample_.height, sample_.name);
+  if (room_ && segmented && pack_segments(epoch, index)) return true;
   const auto info =
       segmented ? fast_.open(segmented_, sample_.name) : fast_.open(sample_.bytes, sample_.name);
   if (!info) return false;
@@ -182,8 +183,15 @@ bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const PixelFormat& 
   return fast_.read(sample_.name, drawn, augment_.size, format, out);
 }
 
+bool SampleReader::pack_segments(uint32_t epoch, uint32_t index) {
+  const auto info = fast_.open_to_pack(segmented_);
+  if (!info) return false;
+  const SampleTransform drawn = transform(epoch, index, info->width, info->height);
+  return drawn.fitted.width == 0 && pack(drawn);
+}
+
 bool SampleReader::pack(const SampleTransform& transform) {
-  const size_t bytes = fast_.plan_pack(sample_.name, transform, augment_.size);
+  const size_t bytes = fast_.plan_pack(transform, augment_.size);
   if (bytes > 0) stored_ = room_->take(bytes);
   if (!stored_) return false;
   fast_.pack(room_->address(*stored_));

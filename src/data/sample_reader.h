@@ -64,6 +64,8 @@ class SampleReader {
   int64_t read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
   // Both write sample_ to `out`, or to a place that they take. False if only the exact path can.
   bool read_fast(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
+  // pack() of segmented_, which is not open.
+  bool pack_segments(uint32_t epoch, uint32_t index);
   // Writes the open JPEG to room_ as it is; false if it cannot be packed, or there is too little.
   bool pack(const SampleTransform& transform);
   // Where the pixels go: `out`, or with room_ a place in that.

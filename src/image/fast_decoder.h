@@ -38,6 +38,10 @@ class FastDecoder {
   // it needs, in place.
   std::optional<ImageInfo> open(const SegmentedJpeg& segments, const std::string& where);
 
+  // The same for plan_pack() alone, not for read(), and without libjpeg, which takes most of the
+  // time of open(). Empty if the header is not a plain one: only open() knows then. No errors.
+  std::optional<ImageInfo> open_to_pack(const SegmentedJpeg& segments);
+
   // Finds the points of all of a file for the index, if it is of a kind that has some. Errors as of
   // open(). REQUIRES: an index.
   enum class Points { kNone, kKnown, kFound };
@@ -45,10 +49,9 @@ class FastDecoder {
 
   // Plans the open image as a packed JPEG (image/packed_jpeg.h), and returns its bytes: unpacking
   // it makes the uint8 pixels that read() makes. 0 if only read() can decode it: its parts are not
-  // known, or decoding would need more memory than there is, or it is padded. Errors and REQUIRES
-  // as of read(), to which the image is still open.
-  size_t plan_pack(const std::string& where, const SampleTransform& transform,
-                   const ImageSize& size);
+  // known, or decoding would need more memory than there is, or it is padded. REQUIRES: open() or
+  // open_to_pack() returned a value; read() was not called since. The image stays open.
+  size_t plan_pack(const SampleTransform& transform, const ImageSize& size);
   // Writes what was planned to `out`, aligned to 4. REQUIRES: plan_pack() returned its bytes, and
   // read() was not called since.
   void pack(std::byte* out);
@@ -99,6 +102,9 @@ class FastDecoder {
   ScanIndex* const index_;
   std::optional<ScanKey> key_;
   ScanPoints points_;
+  int width_ = 0;            // of the open image, without padding
+  bool has_header_ = false;  // header_ is of the open image, whose bytes libjpeg has not seen
+  ScanHeader header_;
   JpegPacker packer_;
   FastAxisMaker axis_maker_;
   Resize resize_[2];  // luma, chroma

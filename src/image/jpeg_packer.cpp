@@ -37,25 +37,17 @@ uint32_t JpegPacker::reserve(size_t bytes) {
   return uint32_t(at);
 }
 
-std::span<const uint8_t> JpegPacker::scan() const {
-  return {from_->info.src->next_input_byte, from_->info.src->bytes_in_buffer};
-}
-
 // Which parts of each row there are, and which of their MCUs are needed.
 bool JpegPacker::describe_parts() {
-  jpeg_decompress_struct& info = from_->info;
-  if (!BaselineScan::supports(info)) return false;
-  const bool single = info.num_components == 1;
-  const int mcu_width = DCTSIZE * (single ? 1 : info.max_h_samp_factor);
-  const int mcus = divide_up(int(info.image_width), mcu_width);
-  const int rows =
-      divide_up(int(info.image_height), DCTSIZE * (single ? 1 : info.max_v_samp_factor));
-  const auto restart = int(info.restart_interval);
+  const ScanHeader& header = from_->header;
+  const int mcu_width = DCTSIZE * header.across;
+  const int mcus = divide_up(header.width, mcu_width);
+  const int rows = divide_up(header.height, DCTSIZE * header.down), restart = header.restart;
   int part = 0;
   if (from_->segments) {
     part = from_->segments->segment_mcus();
     if (restart != part || mcus != part * from_->segments->segments_across() ||
-        int(info.image_height) != from_->segments->height())
+        header.height != from_->segments->height())
       return false;
   } else {
     const ScanPoints& points = from_->points;
@@ -64,7 +56,7 @@ bool JpegPacker::describe_parts() {
         points.across != divide_up(mcus, part) || points.known_rows() < from_->planes.end_band)
       return false;
   }
-  const auto [first, end] = from_->columns;
+  const auto [first, end] = from_->planes.columns;
   first_part_ = first / part;
   const int end_part = divide_up(end, part), begin = first_part_ * part;
   packed_.checks_ends = from_->segments ? 0 : 1;
@@ -79,32 +71,24 @@ bool JpegPacker::describe_parts() {
   return true;
 }
 
-bool JpegPacker::put_codes(int table, const JHUFF_TBL& codes) {
-  PackedCodes& to = packed_.codes[table];
-  std::copy_n(codes.bits + 1, 16, to.bits);
-  std::copy_n(codes.huffval, 256, to.huffval);
+bool JpegPacker::put_codes(int table) {
+  packed_.codes[table] = from_->header.codes[table];
   CodeLimits limits;
-  return limit_codes(to, table < 2, limits);
+  return limit_codes(packed_.codes[table], table < 2, limits);
 }
 
 bool JpegPacker::describe_components() {
-  const jpeg_decompress_struct& info = from_->info;
-  const jpeg_component_info& luma = info.comp_info[0];
-  const bool single = info.num_components == 1;
+  const ScanHeader& header = from_->header;
   packed_.magic = kPackedMagic;
-  packed_.components = uint8_t(info.num_components);
-  packed_.across = uint8_t(single ? 1 : luma.h_samp_factor);
-  packed_.down = uint8_t(single ? 1 : luma.v_samp_factor);
-  for (int c = 0; c < info.num_components; ++c) {
-    const jpeg_component_info& component = info.comp_info[c];
-    if (c > 0 && (component.h_samp_factor != 1 || component.v_samp_factor != 1)) return false;
-    packed_.size[c] = uint8_t(scaled_block_size(component));
-    packed_.dc_table[c] = uint8_t(component.dc_tbl_no);
-    packed_.ac_table[c] = uint8_t(component.ac_tbl_no);
-    std::copy_n(info.quant_tbl_ptrs[component.quant_tbl_no]->quantval, DCTSIZE2, packed_.quant[c]);
-    if (!put_codes(component.dc_tbl_no, *info.dc_huff_tbl_ptrs[component.dc_tbl_no]) ||
-        !put_codes(2 + component.ac_tbl_no, *info.ac_huff_tbl_ptrs[component.ac_tbl_no]))
-      return false;
+  packed_.components = uint8_t(header.components);
+  packed_.across = uint8_t(header.across);
+  packed_.down = uint8_t(header.down);
+  for (int c = 0; c < header.components; ++c) {
+    packed_.size[c] = uint8_t(from_->planes.plane[c].across.num / (c == 0 ? header.across : 1));
+    packed_.dc_table[c] = header.dc_table[c];
+    packed_.ac_table[c] = header.ac_table[c];
+    std::copy_n(header.quant[c], DCTSIZE2, packed_.quant[c]);
+    if (!put_codes(header.dc_table[c]) || !put_codes(2 + header.ac_table[c])) return false;
   }
   return true;
 }
@@ -165,7 +149,7 @@ void JpegPacker::put_segments(int row) {
 bool JpegPacker::find_bits(int row, int part, BitRange& range) const {
   const auto& point = from_->points.point;
   const size_t i = size_t(row) * size_t(from_->points.across) + size_t(part);
-  const std::span<const uint8_t> data = scan();
+  const std::span<const uint8_t> data = from_->header.scan;
   if (i >= point.size()) return false;
   range = {point[i].bit, 0, i + 1 == point.size()};
   if (!range.to_padding) {
@@ -203,7 +187,7 @@ bool JpegPacker::put_between_points(int row) {
       return false;
     parts_.push_back(part);
   }
-  append(scan().subspan(first, size_t(bytes_to(bits) - first)));
+  append(from_->header.scan.subspan(first, size_t(bytes_to(bits) - first)));
   return true;
 }
 

@@ -9,6 +9,7 @@
 #include "image/fast_axis.h"
 #include "image/jpeg_decoder.h"
 #include "image/packed_layout.h"
+#include "image/scan_header.h"
 #include "image/scan_index.h"
 #include "image/segmented_jpeg.h"
 
@@ -16,9 +17,8 @@ namespace saturate {
 
 // An open JPEG and how to decode its crop.
 struct PackSource {
-  jpeg_decompress_struct& info;  // after its header
+  const ScanHeader& header;
   const JpegPlanes& planes;
-  BaselineScan::Columns columns;  // MCUs that the crop needs
   const SegmentedJpeg* segments;  // null: the parts are those between `points`
   const ScanPoints& points;
   const FastAxis* across[2];  // of luma, of chroma
@@ -30,7 +30,7 @@ struct PackSource {
 // Keeps the memory of its tables. Not for concurrent use.
 class JpegPacker {
  public:
-  // The bytes that write() writes; 0 if BaselineScan cannot decode the source in parts, or
+  // The bytes that write() writes; 0 if the source cannot be decoded in parts, or
   // unpacking would need more memory than there is.
   size_t plan(const PackSource& source);
   // Writes what was planned. REQUIRES: `out`, aligned to 4, has room for it; the source's image,
@@ -54,7 +54,7 @@ class JpegPacker {
   uint32_t reserve(size_t bytes);
   bool describe_parts();
   bool describe_components();
-  bool put_codes(int table, const JHUFF_TBL& codes);
+  bool put_codes(int table);
   PackedAxis put_axis(const FastAxis& axis, int origin);
   void put_axes();
   bool put_parts();
@@ -62,8 +62,6 @@ class JpegPacker {
   bool put_between_points(int row);
   bool find_bits(int row, int part, BitRange& range) const;
   bool has_rows() const;
-  // The scan's data, from its first byte to the end of the file.
-  std::span<const uint8_t> scan() const;
   // After all else: bytes of the file.
   void append(std::span<const uint8_t> data);
 

@@ -190,6 +190,23 @@ SATURATE_HOST_DEVICE inline Bands bands_of_row(const std::byte* packed, const Pa
   return bands;
 }
 
+// ---- Coefficients ------------------------------------------------------------------------------
+
+// The place, row by row, of coefficient k of the zigzag order; the last one from 63 on.
+SATURATE_HOST_DEVICE inline uint8_t zigzag_place(int k) {
+  if (k >= 63) return 63;
+  int diagonal = 0, first = 0, length = 1;
+  while (k >= first + length) {
+    first += length;
+    ++diagonal;
+    length = diagonal < 8 ? diagonal + 1 : 15 - diagonal;
+  }
+  const int low = diagonal < 8 ? 0 : diagonal - 7;
+  const int along = low + k - first, across = diagonal - along;
+  // Even diagonals run up, odd ones down.
+  return static_cast<uint8_t>(diagonal % 2 == 0 ? across * 8 + along : along * 8 + across);
+}
+
 // ---- Codes -------------------------------------------------------------------------------------
 
 // Where the codes of each length are: the first code that is longer or unused, and what to add to

@@ -19,21 +19,6 @@ namespace saturate {
 
 // ---- Tables ------------------------------------------------------------------------------------
 
-// The place, row by row, of coefficient k of the zigzag order; the last one from 63 on.
-SATURATE_HOST_DEVICE inline uint8_t zigzag_place(int k) {
-  if (k >= 63) return 63;
-  int diagonal = 0, first = 0, length = 1;
-  while (k >= first + length) {
-    first += length;
-    ++diagonal;
-    length = diagonal < 8 ? diagonal + 1 : 15 - diagonal;
-  }
-  const int low = diagonal < 8 ? 0 : diagonal - 7;
-  const int along = low + k - first, across = diagonal - along;
-  // Even diagonals run up, odd ones down.
-  return static_cast<uint8_t>(diagonal % 2 == 0 ? across * 8 + along : along * 8 + across);
-}
-
 SATURATE_HOST_DEVICE inline uint16_t look_entry(const PackedCodes& from, const CodeLimits& limits,
                                                 int prefix) {
   for (int length = 1; length <= kUnpackLook; ++length) {

@@ -37,7 +37,7 @@ std::vector<std::vector<std::byte>> make_packed() {
       throw std::logic_error("a sound JPEG is not split");
     }
     const SampleTransform crop{{20, 10, 160, 120}, 0, 0, i == 1};
-    packed.emplace_back(decoder.plan_pack("input", crop, kSide));
+    packed.emplace_back(decoder.plan_pack(crop, kSide));
     if (packed.back().empty()) throw std::logic_error("a sound JPEG is not packed");
     decoder.pack(packed.back().data());
   }
