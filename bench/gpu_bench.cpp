@@ -256,7 +256,7 @@ class Jpegs {
   }
 
   size_t count() const { return jpegs_.size(); }
-  // Of all packed JPEGs, and where each is.
+  // Sum over all packed JPEGs, and where each is.
   size_t packed_bytes() const { return packed_bytes_; }
   const std::vector<saturate::PackedPlace>& places() const { return places_; }
   void pack(std::byte* out) {

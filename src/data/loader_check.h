@@ -1,4 +1,4 @@
-// What a Loader demands of its options.
+// The conditions on the options of a Loader.
 #pragma once
 
 #include "saturate/data/loader.h"

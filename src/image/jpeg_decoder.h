@@ -37,7 +37,7 @@ struct JpegPlanes {
   BaselineScan::Columns columns;     // MCUs that it needs
 };
 
-// What the planes of an image depend on.
+// Everything that the planes of an image depend on.
 struct PlaneShape {
   int components;
   int width, height;         // of the image, pixels
