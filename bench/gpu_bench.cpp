@@ -8,7 +8,6 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/zeros.h>
@@ -22,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "data/batch_room.h"
 #include "feed/finish_batch.h"
 #include "image/fast_decoder.h"
 #include "image/packed_jpeg.h"
@@ -243,8 +243,12 @@ class Jpegs {
       jpeg.crop = saturate::draw_transform(crop, random, jpeg.width, jpeg.height);
       jpegs_.push_back(std::move(jpeg));
     }
-    std::erase_if(jpegs_, [this, slot = std::vector<std::byte>(kSlot)](const Jpeg& jpeg) mutable {
-      return pack(jpeg, slot.data()) == 0;
+    std::erase_if(jpegs_, [this](const Jpeg& jpeg) {
+      const size_t bytes = plan(jpeg);
+      if (bytes == 0 || bytes > saturate::BatchRoom::kMostPixels * kPixels) return true;
+      places_.push_back({uint32_t(packed_bytes_ / saturate::PackedPlace::kUnit), uint32_t(bytes)});
+      packed_bytes_ += saturate::whole_units(bytes);
+      return false;
     });
     if (jpegs_.empty())
       saturate::fail(saturate::ErrorKind::kData, "no JPEG can be packed", source,
@@ -252,25 +256,26 @@ class Jpegs {
   }
 
   size_t count() const { return jpegs_.size(); }
-  // One after the other, to [count, kSide, kSide, 3] of `out`. Returns the bytes of all.
-  size_t pack(std::byte* out) {
-    size_t bytes = 0;
-    for (const Jpeg& jpeg : jpegs_) {
-      bytes += pack(jpeg, out);
-      out += kSlot;
+  // Sum over all packed JPEGs, and where each is.
+  size_t packed_bytes() const { return packed_bytes_; }
+  const std::vector<saturate::PackedPlace>& places() const { return places_; }
+  void pack(std::byte* out) {
+    for (size_t i = 0; i < count(); ++i) {
+      plan(jpegs_[i]);
+      decoder_.pack(out + places_[i].at * saturate::PackedPlace::kUnit);
     }
-    return bytes;
   }
+  // One after the other, to [count, kSide, kSide, 3] of `out`.
   void decode(std::byte* out) {
     for (const Jpeg& jpeg : jpegs_) {
       open(jpeg);
       decoder_.read("a JPEG", jpeg.crop, kSide, {}, out);
-      out += kSlot;
+      out += kPixels;
     }
   }
 
  private:
-  static constexpr size_t kSlot = size_t{kSide} * kSide * 3;
+  static constexpr size_t kPixels = size_t{kSide} * kSide * 3;
   struct Jpeg {
     std::vector<std::byte> bytes;
     int width, height;
@@ -280,12 +285,14 @@ class Jpegs {
     segments_.open(jpeg.bytes, jpeg.width, jpeg.height, "a JPEG");
     decoder_.open(segments_, "a JPEG");
   }
-  size_t pack(const Jpeg& jpeg, std::byte* out) {
+  size_t plan(const Jpeg& jpeg) {
     open(jpeg);
-    return decoder_.pack("a JPEG", jpeg.crop, kSide, {out, kSlot});
+    return decoder_.plan_pack(jpeg.crop, kSide);
   }
 
   std::vector<Jpeg> jpegs_;
+  std::vector<saturate::PackedPlace> places_;
+  size_t packed_bytes_ = 0;
   saturate::SegmentedJpeg segments_;
   saturate::FastDecoder decoder_;
 };
@@ -296,26 +303,29 @@ bool bench_decode(Bench& bench, const at::Device& device, const std::string& whe
                   const std::string& source) {
   Jpegs jpegs(source);
   const auto count = int64_t(jpegs.count());
-  const at::Tensor slots = at::zeros({count, kSide, kSide, 3}, at::kByte);
-  const at::Tensor expected = at::empty_like(slots);
-  auto* const packed = static_cast<std::byte*>(slots.mutable_data_ptr());
+  const at::Tensor memory = at::zeros({int64_t(jpegs.packed_bytes())}, at::kByte);
+  const at::Tensor expected = at::empty({count, kSide, kSide, 3}, at::kByte);
+  auto* const packed = static_cast<std::byte*>(memory.mutable_data_ptr());
   auto* const decoded = static_cast<std::byte*>(expected.mutable_data_ptr());
   const auto add = [&](const char* name, const Work& work) {
     bench.add_to_last("cpu_us_per_image", 1e6 / bench.add(name, "images/s", double(count), work));
   };
   add("decode JPEGs on one core", [&] { jpegs.decode(decoded); });
   add("pack JPEGs on one core", [&] { jpegs.pack(packed); });
-  bench.add_to_last("bytes_per_image", double(jpegs.pack(packed)) / double(count));
+  bench.add_to_last("bytes_per_image", double(jpegs.packed_bytes()) / double(count));
 
   const auto bytes = at::TensorOptions(at::kByte).device(device);
-  const at::Tensor there = slots.to(device), out = at::empty_like(there);
-  const at::Tensor flags = at::ones({count}, at::kByte).to(device);
+  const at::Tensor there = memory.to(device), out = at::empty_like(expected, bytes);
+  const at::Tensor places =
+      at::from_blob(const_cast<saturate::PackedPlace*>(jpegs.places().data()),
+                    {count * int64_t(sizeof(saturate::PackedPlace))}, at::kByte)
+          .to(device);
   const at::Tensor failed = at::empty({count}, bytes);
   const at::Tensor scratch = at::empty(
       {saturate::unpack_teams(count) * int64_t(saturate::unpack_scratch_bytes(kSide))}, bytes);
   const saturate::UnpackArguments batch{
-      .slots = static_cast<const std::byte*>(there.const_data_ptr()),
-      .packed = flags.const_data_ptr<uint8_t>(),
+      .memory = static_cast<const std::byte*>(there.const_data_ptr()),
+      .places = static_cast<const saturate::PackedPlace*>(places.const_data_ptr()),
       .count = count,
       .size = kSide,
       .scratch = scratch.mutable_data_ptr<uint8_t>(),

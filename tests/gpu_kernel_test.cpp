@@ -180,18 +180,21 @@ TEST(GpuKernel, TransformedVolumesEqualTheCpus) {
 TEST(GpuKernel, UnpackedJpegsHaveTheCpusBits) {
   SATURATE_NEEDS_GPU();
   testing::MixedBatch drawn(48);
-  const int64_t copies = 13, count = copies * int64_t(drawn.packed.size());
+  constexpr size_t kCopies = 13;
   const ImageSize size = drawn.size;
-  *drawn.slot(2) = std::byte{0};
+  *drawn.sample(2) = std::byte{0};
   drawn.damage(5);
+  drawn.repeat(kCopies);
+  const auto count = int64_t(drawn.places.size());
   const auto unpack = [&](const at::Device& device) {
-    const at::Tensor slots = bytes_of_vector(drawn.slots, device).repeat({copies});
-    const at::Tensor packed = bytes_of_vector(drawn.packed, device).repeat({copies});
-    const at::Tensor out = at::empty_like(slots), failed = at::empty_like(packed);
+    const at::Tensor memory = bytes_of_vector(drawn.memory, device);
+    const at::Tensor places = bytes_of_vector(drawn.places, device);
+    const at::Tensor out = at::empty({count * int64_t(pixel_bytes(size))}, memory.options());
+    const at::Tensor failed = at::empty({count}, memory.options());
     const at::Tensor scratch = at::empty(
-        {int64_t(unpack_teams(count)) * int64_t(unpack_scratch_bytes(size))}, slots.options());
-    const UnpackArguments batch{static_cast<const std::byte*>(slots.const_data_ptr()),
-                                packed.const_data_ptr<uint8_t>(),
+        {int64_t(unpack_teams(count)) * int64_t(unpack_scratch_bytes(size))}, memory.options());
+    const UnpackArguments batch{static_cast<const std::byte*>(memory.const_data_ptr()),
+                                static_cast<const PackedPlace*>(places.const_data_ptr()),
                                 count,
                                 size,
                                 scratch.mutable_data_ptr<uint8_t>(),
@@ -203,7 +206,7 @@ TEST(GpuKernel, UnpackedJpegsHaveTheCpusBits) {
   const auto gpu = unpack(at::kCUDA), cpu = unpack(at::kCPU);
   EXPECT_TRUE(gpu.first.equal(cpu.first));
   EXPECT_TRUE(gpu.second.equal(cpu.second));
-  EXPECT_EQ(cpu.second.sum().item<int64_t>(), 2 * copies);
+  EXPECT_EQ(cpu.second.sum().item<int64_t>(), 2 * int64_t{kCopies});
 }
 
 }  // namespace

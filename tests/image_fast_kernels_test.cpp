@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <tuple>
 
 #include "image/fast_kernels.h"
 #include "saturate/data/augment.h"
@@ -195,6 +196,37 @@ TEST(FastAxis, AUniformColourStaysTheSame) {
 TEST(FastAxis, ATooStrongReductionIsRefused) {
   FastAxis axis;
   EXPECT_FALSE(FastAxisMaker().make({0, 4000, 16, 1, 1, 4000, false, false}, axis));
+}
+
+// A maker keeps the last filters: axes do not depend on those that it has made before.
+TEST(FastAxis, DoesNotDependOnEarlierAxes) {
+  RandomStream random(5, 0, 0, RandomUse::kSynthetic);
+  FastAxisMaker used;
+  for (int round = 0; round < 3000; ++round) {
+    const int pixels = 16 + int(random.below(600)),
+              length = 1 + int(random.below(uint64_t(pixels)));
+    const int begin = int(random.below(uint64_t(pixels - length + 1)));
+    const int out = 1 + int(random.below(120));
+    for (const auto& [num, den, doubled] :
+         {std::tuple{8, 8, false}, {8, 16, true}, {4, 8, false}}) {
+      const bool mirrored = random.below(2) == 1;
+      const FastAxisSpec spec{begin,   length,  out, num, den, (pixels * num + den - 1) / den,
+                              doubled, mirrored};
+      FastAxis found, expected;
+      ASSERT_EQ(used.make(spec, found), FastAxisMaker().make(spec, expected));
+      ASSERT_EQ(found.first, expected.first);
+      ASSERT_EQ(found.weight, expected.weight);
+      FastAxisSpec turned = spec;
+      turned.mirrored = !mirrored;
+      if (!used.make(turned, found)) continue;
+      for (size_t i = 0; i < size_t(out); ++i) {
+        ASSERT_EQ(found.first[i], expected.first[size_t(out) - 1 - i]);
+        for (size_t k = 0; k < size_t(found.taps); ++k)
+          ASSERT_EQ(found.weight[i * size_t(found.taps) + k],
+                    expected.weight[(size_t(out) - 1 - i) * size_t(found.taps) + k]);
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Slots with anything in them: unpacking makes pixels or zeros, and accesses nothing else;
+// Packed JPEGs with anything in them: unpacking makes pixels or zeros, and accesses nothing else;
 // AddressSanitizer sees the rest.
 #include <gtest/gtest.h>
 
@@ -16,9 +16,9 @@ using testing::header_of;
 using testing::PackedSample;
 using testing::Unpacked;
 
-class HostileSlots : public ::testing::Test {
+class HostileBytes : public ::testing::Test {
  protected:
-  HostileSlots() {
+  HostileBytes() {
     FastDecoder decoder;
     for (const testing::JpegKind& kind : testing::kPackedKinds) {
       const testing::SplitFile segments =
@@ -26,7 +26,7 @@ class HostileSlots : public ::testing::Test {
       SegmentedJpeg jpeg;
       jpeg.open(segments.bytes, 150, 110, "x");
       good.push_back(testing::pack_sample(decoder, jpeg, {{3, 5, 140, 100}, 0, 0, true}, size));
-      EXPECT_GT(good.back().bytes, 0u);
+      EXPECT_FALSE(good.back().packed.empty());
       ScanIndex index;
       FastDecoder indexed(Decoder::kDefaultMaxPixels, fast_kernels(), &index);
       const std::vector<std::byte> file =
@@ -34,7 +34,7 @@ class HostileSlots : public ::testing::Test {
       indexed.find_points(file, "x");
       good.push_back(testing::pack_sample(indexed, std::span<const std::byte>(file),
                                           {{3, 5, 140, 100}, 0, 0, false}, size));
-      EXPECT_GT(good.back().bytes, 0u);
+      EXPECT_FALSE(good.back().packed.empty());
     }
     // More rows than the scratch memory holds, so that its last byte is used.
     Image tall;
@@ -45,10 +45,10 @@ class HostileSlots : public ::testing::Test {
     SegmentedJpeg jpeg;
     jpeg.open(segments.bytes, 330, 900, "x");
     good.push_back(testing::pack_sample(decoder, jpeg, {{0, 0, 330, 900}, 0, 0, true}, size));
-    EXPECT_GT(good.back().bytes, 0u);
+    EXPECT_FALSE(good.back().packed.empty());
   }
   void unpack(const std::vector<std::byte>& slot) {
-    const Unpacked found = testing::unpack_slot(slot, size);
+    const Unpacked found = testing::unpack_alone(slot, size);
     ASSERT_LE(found.failed[0], 1);
     failures += found.failed[0];
     const auto is_zero = [](uint8_t value) { return value == 0; };
@@ -60,14 +60,14 @@ class HostileSlots : public ::testing::Test {
   int failures = 0;
 };
 
-TEST_F(HostileSlots, ChangedBytesNeverCrash) {
+TEST_F(HostileBytes, ChangedBytesNeverCrash) {
   constexpr int kRounds = 4000;
   for (int round = 0; round < kRounds; ++round) {
     const PackedSample& sample = good[size_t(round) % good.size()];
-    std::vector<std::byte> slot = sample.slot;
+    std::vector<std::byte> slot = sample.packed;
     for (uint64_t n = 1 + random.below(4); n > 0; --n) {
-      const size_t near = random.below(3) ? sample.bytes : random.below(2) ? 120 : 9000;
-      slot[random.below(std::min(near, sample.bytes))] = std::byte(random.next_u32());
+      const size_t near = random.below(3) ? sample.packed.size() : random.below(2) ? 120 : 9000;
+      slot[random.below(std::min(near, sample.packed.size()))] = std::byte(random.next_u32());
     }
     ASSERT_NO_FATAL_FAILURE(unpack(slot));
   }
@@ -75,27 +75,27 @@ TEST_F(HostileSlots, ChangedBytesNeverCrash) {
   EXPECT_LT(failures, kRounds * 19 / 20);
 }
 
-TEST_F(HostileSlots, TruncatedDataFail) {
+TEST_F(HostileBytes, TruncatedDataFail) {
   for (const PackedSample& sample : good) {
     PackedJpeg header = header_of(sample);
     for (uint32_t bytes = 0; bytes < header.data_bytes; bytes += 97) {
-      std::vector<std::byte> slot = sample.slot;
+      std::vector<std::byte> slot = sample.packed;
       PackedJpeg cut_short = header;
       cut_short.data_bytes = bytes;
       std::memcpy(slot.data(), &cut_short, sizeof cut_short);
       failures = 0;
       ASSERT_NO_FATAL_FAILURE(unpack(slot));
       EXPECT_EQ(failures, 1) << bytes;
-      slot = sample.slot;
+      slot = sample.packed;
       std::fill(slot.begin() + header.data_at + bytes, slot.end(), std::byte{0});
       ASSERT_NO_FATAL_FAILURE(unpack(slot));
     }
   }
 }
 
-TEST_F(HostileSlots, RandomHeadersNeverCrash) {
+TEST_F(HostileBytes, RandomHeadersNeverCrash) {
   for (int round = 0; round < 4000; ++round) {
-    std::vector<std::byte> slot = good[size_t(round) % good.size()].slot;
+    std::vector<std::byte> slot = good[size_t(round) % good.size()].packed;
     const size_t begin = random.below(100), end = begin + 1 + random.below(round % 2 ? 8 : 3000);
     for (size_t i = begin < 4 ? 4 : begin; i < std::min(end, slot.size()); ++i)
       slot[i] = std::byte(random.next_u32());
@@ -105,10 +105,10 @@ TEST_F(HostileSlots, RandomHeadersNeverCrash) {
 }
 
 // Numbers that are in range, but not those of the data.
-TEST_F(HostileSlots, ForgedNumbersNeverCrash) {
+TEST_F(HostileBytes, ForgedNumbersNeverCrash) {
   int decoded = 0;
   for (int round = 0; round < 6000; ++round) {
-    std::vector<std::byte> slot = good[size_t(round) % good.size()].slot;
+    std::vector<std::byte> slot = good[size_t(round) % good.size()].packed;
     PackedJpeg header;
     std::memcpy(&header, slot.data(), sizeof header);
     uint16_t* const numbers[] = {&header.rows,
@@ -142,22 +142,22 @@ TEST_F(HostileSlots, ForgedNumbersNeverCrash) {
   EXPECT_GT(failures, 3000);
 }
 
-TEST_F(HostileSlots, NumbersJustOutOfRangeFail) {
+TEST_F(HostileBytes, NumbersJustOutOfRangeFail) {
   for (const PackedSample& sample : good) {
     const PackedJpeg header = header_of(sample);
     UnpackPlan plan;
-    ASSERT_TRUE(make_plan(header, size, plan));
+    ASSERT_TRUE(make_plan(header, uint32_t(sample.packed.size()), size, plan));
     const auto expect_failure = [&](const auto& forge, const char* name) {
       PackedJpeg forged = header;
       forge(forged);
-      std::vector<std::byte> slot = sample.slot;
+      std::vector<std::byte> slot = sample.packed;
       std::memcpy(slot.data(), &forged, sizeof forged);
       failures = 0;
       unpack(slot);
       EXPECT_EQ(failures, 1) << name;
     };
     const int columns = (header.end_mcu - header.first_mcu) * plan.plane[0].across * header.size[0];
-    const auto slot = uint32_t(slot_bytes(size));
+    const auto slot = uint32_t(sample.packed.size());
     expect_failure([&](PackedJpeg& h) { h.across_axis[0].high = uint16_t(columns + 1); },
                    "columns");
     expect_failure(
@@ -179,9 +179,9 @@ TEST_F(HostileSlots, NumbersJustOutOfRangeFail) {
   }
 }
 
-TEST_F(HostileSlots, ForgedPartsNeverCrash) {
+TEST_F(HostileBytes, ForgedPartsNeverCrash) {
   for (int round = 0; round < 4000; ++round) {
-    std::vector<std::byte> slot = good[size_t(round) % good.size()].slot;
+    std::vector<std::byte> slot = good[size_t(round) % good.size()].packed;
     const PackedJpeg header = header_of(slot.data());
     for (uint64_t n = 1 + random.below(3); n > 0; --n) {
       std::byte* const at = slot.data() + header.parts_at +
@@ -212,9 +212,9 @@ TEST_F(HostileSlots, ForgedPartsNeverCrash) {
 }
 
 // Rows of samples must not be needed again once later ones have taken their place.
-TEST_F(HostileSlots, OutputRowsThatGoBackFail) {
+TEST_F(HostileBytes, OutputRowsThatGoBackFail) {
   for (const PackedSample& sample : good) {
-    std::vector<std::byte> slot = sample.slot;
+    std::vector<std::byte> slot = sample.packed;
     const PackedAxis down = header_of(sample).down_axis[0];
     std::byte* const last = slot.data() + down.at + sizeof(uint16_t) * size_t(size.height - 1);
     std::memcpy(last, slot.data() + down.at, sizeof(uint16_t));
@@ -224,9 +224,9 @@ TEST_F(HostileSlots, OutputRowsThatGoBackFail) {
   }
 }
 
-TEST_F(HostileSlots, OtherCodesThanTheDatasFailOrDecode) {
+TEST_F(HostileBytes, OtherCodesThanTheDatasFailOrDecode) {
   for (int round = 0; round < 1500; ++round) {
-    std::vector<std::byte> slot = good[size_t(round) % good.size()].slot;
+    std::vector<std::byte> slot = good[size_t(round) % good.size()].packed;
     const size_t codes = offsetof(PackedJpeg, codes) + sizeof(PackedCodes) * random.below(4);
     for (uint64_t n = 1 + random.below(6); n > 0; --n)
       slot[codes + random.below(random.below(2) ? 16 : sizeof(PackedCodes))] =

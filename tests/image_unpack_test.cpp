@@ -1,4 +1,4 @@
-// Packed JPEGs: unpacking returns the bits of fast decoding, and survives anything in a slot.
+// Packed JPEGs: unpacking returns the bits of fast decoding, and survives anything in its bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ using testing::PackedSample;
 using testing::split_file;
 using testing::SplitFile;
 using testing::test_picture;
-using testing::unpack_slot;
+using testing::unpack_alone;
 using testing::Unpacked;
 
 std::string crop_text(const Box& crop, const ImageSize& size) {
@@ -42,9 +42,8 @@ std::string crop_text(const Box& crop, const ImageSize& size) {
 
 // Whether it could be packed; then it must be unpacked to the same bits.
 bool expect_same_bits(const PackedSample& sample, const ImageSize& size, const std::string& name) {
-  if (sample.bytes == 0) return false;
-  EXPECT_LE(sample.bytes, sample.slot.size());
-  const Unpacked found = unpack_slot(sample.slot, size);
+  if (sample.packed.empty()) return false;
+  const Unpacked found = unpack_alone(sample.packed, size);
   EXPECT_EQ(found.failed[0], 0) << name;
   EXPECT_TRUE(found.pixels == sample.expected) << name;
   return true;
@@ -93,7 +92,7 @@ TEST(Unpack, EqualsFastDecodingAtEveryScale) {
     for (const auto& [width, height, side] :
          {std::tuple{700, 523, 96}, {500, 460, 100}, {900, 800, 96}, {1700, 1600, 98}}) {
       Image picture = test_picture(width, height);
-      // The smallest blocks have few bits of the slot each: tiles of whole blocks.
+      // The smallest blocks are of tiles of whole blocks, which take few bits.
       for (size_t i = 0; side == 98 && i < picture.pixels.size(); ++i)
         picture.pixels[i] = uint8_t(40 + (i % 5100 / 2400 * 37 + i / 5100 / 800 * 53) % 170);
       const SplitFile segments = split_file(encode_as(picture, kind, 10), side == 98 ? 106 : 24);
@@ -182,9 +181,9 @@ TEST(Unpack, NoticesPointsThatDoNotAgreeWithTheData) {
       FastDecoder decoder(Decoder::kDefaultMaxPixels, fast_kernels(), &index);
       const PackedSample sample = pack_sample(decoder, std::span<const std::byte>(file),
                                               {{0, 0, 331, 203}, 0, 0, false}, size);
-      if (sample.bytes == 0) continue;
+      if (sample.packed.empty()) continue;
       ++packed;
-      const Unpacked found = unpack_slot(sample.slot, size);
+      const Unpacked found = unpack_alone(sample.packed, size);
       noticed += found.failed[0];
       EXPECT_TRUE(found.failed[0] == 1 || found.pixels == sample.expected) << i;
     }
@@ -201,19 +200,21 @@ TEST(Unpack, WhatCannotBePackedIsStillOpenForReading) {
   ScanIndex index;
   FastDecoder decoder, indexed(Decoder::kDefaultMaxPixels, fast_kernels(), &index);
   const SampleTransform whole{{0, 0, 200, 150}, 0, 0, false};
-  EXPECT_GT(pack_sample(decoder, jpeg, whole, 96).bytes, 0u);
-  EXPECT_EQ(pack_sample(decoder, jpeg, whole, 16).bytes, 0u) << "a slot smaller than the header";
-  EXPECT_EQ(pack_sample(decoder, jpeg, whole, 40).bytes, 0u) << "a slot smaller than the data";
-  EXPECT_EQ(pack_sample(decoder, jpeg, whole, {97, 95}).bytes, 0u) << "slots are not aligned";
+  EXPECT_TRUE(expect_same_bits(pack_sample(decoder, jpeg, whole, 96), 96, "96"));
+  const PackedSample small = pack_sample(decoder, jpeg, whole, 16);
+  EXPECT_GT(small.packed.size(), sizeof(PackedJpeg)) << "more than its pixels";
+  EXPECT_TRUE(expect_same_bits(small, 16, "16"));
+  EXPECT_TRUE(expect_same_bits(pack_sample(decoder, jpeg, whole, {97, 95}), {97, 95}, "97 x 95"))
+      << "pixels of a batch are not aligned";
   SampleTransform padded = whole;
   padded.fitted = {0, 12, 96, 72};
-  EXPECT_EQ(pack_sample(decoder, jpeg, padded, 96).bytes, 0u);
+  EXPECT_TRUE(pack_sample(decoder, jpeg, padded, 96).packed.empty());
   const std::span<const std::byte> plain(file);
-  EXPECT_EQ(pack_sample(decoder, plain, whole, 96).bytes, 0u) << "without an index";
-  EXPECT_EQ(pack_sample(indexed, plain, whole, 96).bytes, 0u) << "without points";
-  EXPECT_GT(pack_sample(indexed, plain, whole, 96).bytes, 0u) << "reading has found them";
+  EXPECT_TRUE(pack_sample(decoder, plain, whole, 96).packed.empty()) << "without an index";
+  EXPECT_TRUE(pack_sample(indexed, plain, whole, 96).packed.empty()) << "without points";
+  EXPECT_FALSE(pack_sample(indexed, plain, whole, 96).packed.empty()) << "reading has found them";
   const auto other = encode_as(test_picture(200, 150), {"440", JCS_YCbCr, 1, 2, true}, 60);
-  EXPECT_EQ(pack_sample(indexed, std::span<const std::byte>(other), whole, 96).bytes, 0u);
+  EXPECT_TRUE(pack_sample(indexed, std::span<const std::byte>(other), whole, 96).packed.empty());
 }
 
 // An output row of a panorama needs more decoded rows than the scratch memory holds.
@@ -227,7 +228,7 @@ TEST(Unpack, ACropThatNeedsMoreScratchMemoryIsNotPacked) {
     jpeg.open(segments.bytes, 3000, 80, "x");
     const PackedSample sample =
         pack_sample(decoder, jpeg, {{0, 0, 3000, 80}, 0, 0, false}, {64, 100});
-    EXPECT_EQ(sample.bytes > 0, grey);
+    EXPECT_EQ(!sample.packed.empty(), grey);
   }
 }
 
@@ -247,7 +248,7 @@ TEST(Unpack, RowsBeyondTheScratchMemoryReplaceOthers) {
       const PackedSample sample = pack_sample(decoder, jpeg, whole, size);
       ASSERT_TRUE(expect_same_bits(sample, size, kind.name + crop_text(whole.crop, size)));
       UnpackPlan plan;
-      ASSERT_TRUE(make_plan(header_of(sample), size, plan));
+      ASSERT_TRUE(make_plan(header_of(sample), uint32_t(sample.packed.size()), size, plan));
       EXPECT_LT(plan.ring_bands, header_of(sample).rows) << "this tests little";
     }
   }
@@ -256,9 +257,9 @@ TEST(Unpack, RowsBeyondTheScratchMemoryReplaceOthers) {
 TEST(Unpack, DecodedSamplesOfABatchAreCopied) {
   const MixedBatch batch(12);
   const Unpacked found =
-      testing::unpack_slots(unpack_jpegs_cpu, batch.slots, batch.packed, batch.size);
+      testing::unpack_places(unpack_jpegs_cpu, batch.memory, batch.places, batch.size);
   EXPECT_TRUE(found.pixels == batch.expected);
-  EXPECT_EQ(found.failed, std::vector<uint8_t>(batch.packed.size(), 0));
+  EXPECT_EQ(found.failed, std::vector<uint8_t>(batch.places.size(), 0));
 }
 
 constexpr int kUnpackMembers = 5;
@@ -295,14 +296,14 @@ TEST(Unpack, ByATeamOfThreadsEqualsOneThread) {
   MixedBatch batch(12);
   for (const bool damaged : {false, true}) {
     if (damaged) {
-      *batch.slot(1) = std::byte{0};
+      *batch.sample(1) = std::byte{0};
       batch.damage(2);
-      std::fill_n(batch.slot(5) + sizeof(PackedJpeg), 8, std::byte{0xff});  // of a filter
+      std::fill_n(batch.sample(5) + sizeof(PackedJpeg), 8, std::byte{0xff});  // of a filter
     }
     const auto lone =
-        testing::unpack_slots(unpack_jpegs_cpu, batch.slots, batch.packed, batch.size);
+        testing::unpack_places(unpack_jpegs_cpu, batch.memory, batch.places, batch.size);
     const auto team =
-        testing::unpack_slots(unpack_by_threads, batch.slots, batch.packed, batch.size);
+        testing::unpack_places(unpack_by_threads, batch.memory, batch.places, batch.size);
     EXPECT_TRUE(team.pixels == lone.pixels);
     EXPECT_EQ(team.failed, lone.failed);
     EXPECT_EQ(std::count(lone.failed.begin(), lone.failed.end(), 1), damaged ? 3 : 0);

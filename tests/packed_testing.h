@@ -92,7 +92,7 @@ inline size_t packed_samples(const Dataset& data, const AugmentOptions& augment,
   loader.start_epoch(epoch);
   size_t count = 0;
   for (Batch batch; loader.next(batch);)
-    for (const BatchSample& sample : batch.samples) count += sample.packed;
+    for (const BatchSample& sample : batch.samples) count += sample.is_packed();
   return count;
 }
 

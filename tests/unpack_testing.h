@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <type_traits>
 #include <vector>
 
+#include "data/batch_room.h"
 #include "image/fast_decoder.h"
 #include "image/packed_layout.h"
 #include "image/segmented_jpeg.h"
@@ -31,7 +33,7 @@ inline SplitFile split_file(std::span<const std::byte> file, int mcus) {
   return result;
 }
 
-// The pixels of slots, and which of them failed.
+// The pixels of samples, and which of them failed.
 struct Unpacked {
   std::vector<uint8_t> pixels, failed;
 };
@@ -39,15 +41,17 @@ struct Unpacked {
 // `unpack`: unpack_jpegs_cpu(), or a like function. Each piece of memory is allocated alone, so
 // that AddressSanitizer sees every access outside.
 template <class Unpack>
-Unpacked unpack_slots(const Unpack& unpack, std::span<const std::byte> slots,
-                      std::vector<uint8_t> packed, const ImageSize& size) {
-  const std::vector<std::byte> in(slots.begin(), slots.end());
-  const auto count = int64_t(packed.size());
-  std::vector<uint8_t> scratch(size_t(unpack_teams(count)) * unpack_scratch_bytes(size), 0xa5);
-  Unpacked result{std::vector<uint8_t>(slots.size(), 0x5a), std::vector<uint8_t>(packed.size(), 7)};
-  unpack(UnpackArguments{.slots = in.data(),
-                         .packed = packed.data(),
-                         .count = count,
+Unpacked unpack_places(const Unpack& unpack, std::span<const std::byte> memory,
+                       const std::vector<PackedPlace>& places, const ImageSize& size) {
+  const std::vector<std::byte> in(memory.begin(), memory.end());
+  const size_t count = places.size();
+  std::vector<uint8_t> scratch(size_t(unpack_teams(int64_t(count))) * unpack_scratch_bytes(size),
+                               0xa5);
+  Unpacked result{std::vector<uint8_t>(count * pixel_bytes(size), 0x5a),
+                  std::vector<uint8_t>(count, 7)};
+  unpack(UnpackArguments{.memory = in.data(),
+                         .places = places.data(),
+                         .count = int64_t(count),
                          .size = size,
                          .scratch = scratch.data(),
                          .out = result.pixels.data(),
@@ -55,14 +59,13 @@ Unpacked unpack_slots(const Unpack& unpack, std::span<const std::byte> slots,
   return result;
 }
 
-inline Unpacked unpack_slot(std::span<const std::byte> slot, const ImageSize& size) {
-  return unpack_slots(unpack_jpegs_cpu, slot, {1}, size);
+inline Unpacked unpack_alone(std::span<const std::byte> packed, const ImageSize& size) {
+  return unpack_places(unpack_jpegs_cpu, packed, {{0, uint32_t(packed.size())}}, size);
 }
 
-// One sample's slot, and the pixels that read() makes of it.
+// One packed JPEG, and the pixels that read() makes of it.
 struct PackedSample {
-  size_t bytes = 0;  // 0: it could not be packed
-  std::vector<std::byte> slot;
+  std::vector<std::byte> packed;  // empty: it could not be packed
   std::vector<uint8_t> expected;
 };
 
@@ -70,57 +73,82 @@ template <class Source>
 PackedSample pack_sample(FastDecoder& decoder, const Source& source,
                          const SampleTransform& transform, const ImageSize& size) {
   PackedSample sample;
-  sample.slot.assign(slot_bytes(size), std::byte{0xee});
-  sample.expected.resize(slot_bytes(size));
+  sample.expected.resize(pixel_bytes(size));
   EXPECT_TRUE(decoder.open(source, "x"));
-  sample.bytes = decoder.pack("x", transform, size, sample.slot);
-  // After 0 the image must still be open.
-  if (sample.bytes > 0) decoder.open(source, "x");
+  sample.packed.assign(decoder.plan_pack(transform, size), std::byte{0xee});
+  // If it is only planned, the image must still be open.
+  if (!sample.packed.empty()) {
+    decoder.pack(sample.packed.data());
+    if constexpr (std::is_same_v<Source, SegmentedJpeg>) {
+      EXPECT_TRUE(decoder.open_to_pack(source));
+      std::vector<std::byte> again(decoder.plan_pack(transform, size), std::byte{0xee});
+      decoder.pack(again.data());
+      EXPECT_TRUE(again == sample.packed) << "libjpeg has read another header";
+    }
+    decoder.open(source, "x");
+  }
   EXPECT_TRUE(
       decoder.read("x", transform, size, {}, reinterpret_cast<std::byte*>(sample.expected.data())));
   return sample;
 }
 
-inline PackedJpeg header_of(const std::byte* slot) {
+inline PackedJpeg header_of(const std::byte* packed) {
   PackedJpeg header;
-  std::memcpy(&header, slot, sizeof header);
+  std::memcpy(&header, packed, sizeof header);
   return header;
 }
 inline PackedJpeg header_of(const PackedSample& sample) {
-  return header_of(sample.slot.data());
+  return header_of(sample.packed.data());
 }
 
 // A batch as a loader writes it: packed samples of all kinds beside decoded ones.
 struct MixedBatch {
   ImageSize size{90, 104};
-  std::vector<std::byte> slots;
-  std::vector<uint8_t> packed, expected;
+  std::vector<std::byte> memory;
+  std::vector<PackedPlace> places;
+  std::vector<uint8_t> expected;
 
-  std::byte* slot(size_t i) { return slots.data() + i * slot_bytes(size); }
+  std::byte* sample(size_t i) { return memory.data() + places[i].at * PackedPlace::kUnit; }
   // Puts a marker into the entropy-coded bytes of a packed sample.
   void damage(size_t i) {
-    const PackedJpeg header = header_of(slot(i));
-    std::fill_n(slot(i) + header.data_at + header.data_bytes / 2, 8, std::byte{0xff});
-    std::fill_n(expected.begin() + ptrdiff_t(i * slot_bytes(size)), slot_bytes(size), uint8_t{0});
+    const PackedJpeg header = header_of(sample(i));
+    std::fill_n(sample(i) + header.data_at + header.data_bytes / 2, 8, std::byte{0xff});
+    std::fill_n(expected.begin() + ptrdiff_t(i * pixel_bytes(size)), pixel_bytes(size), uint8_t{0});
+  }
+  // The batch, that many times.
+  void repeat(size_t copies) {
+    const MixedBatch once = *this;
+    for (size_t copy = 1; copy < copies; ++copy) {
+      for (PackedPlace place : once.places) {
+        place.at += uint32_t(memory.size() / PackedPlace::kUnit);
+        places.push_back(place);
+      }
+      memory.insert(memory.end(), once.memory.begin(), once.memory.end());
+      expected.insert(expected.end(), once.expected.begin(), once.expected.end());
+    }
   }
 
-  explicit MixedBatch(int count) {
+  // Every twelfth packed JPEG is larger than its pixels.
+  explicit MixedBatch(int count) : memory(size_t(count) * whole_units(pixel_bytes(size))) {
+    BatchRoom room;
+    room.begin(memory.data(), size_t(count), pixel_bytes(size));
     FastDecoder decoder;
     for (int i = 0; i < count; ++i) {
+      const bool large = i % 12 == 8, decoded = i % 5 == 3 && !large;
       const int width = 200 + i, height = 150 - i;
-      const SplitFile file =
-          split_file(encode_as(test_picture(width, height), kPackedKinds[i % 4], 50), 4);
+      const SplitFile file = split_file(
+          encode_as(test_picture(width, height), kPackedKinds[i % 4], large ? 100 : 50), 4);
       SegmentedJpeg jpeg;
       jpeg.open(file.bytes, width, height, "x");
-      const PackedSample sample =
+      const PackedSample from =
           pack_sample(decoder, jpeg, {{i, 2 * i, 180 - i, 120 - i}, 0, 0, i % 2 == 1}, size);
-      EXPECT_GT(sample.bytes, 0u);
-      const bool decoded = i % 5 == 3;
-      const auto bytes = decoded ? std::as_bytes(std::span(sample.expected))
-                                 : std::span<const std::byte>(sample.slot);
-      packed.push_back(decoded ? 0 : 1);
-      slots.insert(slots.end(), bytes.begin(), bytes.end());
-      expected.insert(expected.end(), sample.expected.begin(), sample.expected.end());
+      EXPECT_FALSE(from.packed.empty());
+      EXPECT_EQ(from.packed.size() > pixel_bytes(size), large) << from.packed.size();
+      places.push_back(decoded ? room.take_pixels() : room.take(from.packed.size()).value());
+      const auto bytes = decoded ? std::as_bytes(std::span(from.expected))
+                                 : std::span<const std::byte>(from.packed);
+      std::ranges::copy(bytes, sample(size_t(i)));
+      expected.insert(expected.end(), from.expected.begin(), from.expected.end());
     }
   }
 };

@@ -40,7 +40,7 @@ struct Variant {
       const double begin = now;
       for (Batch batch; now - begin <= seconds && loader->next(batch); now = passed()) {
         done += batch.count();
-        packed += size_t(std::ranges::count(batch.samples, true, &BatchSample::packed));
+        packed += size_t(std::ranges::count(batch.samples, true, &BatchSample::is_packed));
       }
       now = passed();  // also if every image was skipped
       if (now >= seconds) break;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "data/batch_room.h"
 #include "data/volume_fields.h"
 
 namespace saturate {
@@ -36,7 +37,10 @@ std::vector<SampleColumn> columns_of(const Dataset& dataset, const LoaderOptions
   } else {
     const size_t area = size_t(augment.size.height) * size_t(augment.size.width);
     const bool places = options.output == BatchOutput::kPlaces;
-    columns = {{0, places ? 0 : area * 3 * bytes_of(options.pixel_type())},
+    const size_t pixels = area * 3 * bytes_of(options.pixel_type());
+    columns = {{0, places          ? 0
+                   : options.packs ? whole_units(pixels)
+                                   : pixels},
                {0, options.masks ? area : 0}};
   }
   constexpr size_t kAlignment = 64;

@@ -16,11 +16,11 @@ constexpr std::chrono::seconds kConsumerLook{1};
 }  // namespace
 
 BatchRing::BatchRing(size_t slots, size_t batch, size_t most, std::chrono::nanoseconds wait_limit,
-                     BufferSource take)
+                     MemorySource provide)
     : batch_(batch),
       most_(most),
       wait_limit_(wait_limit),
-      take_buffer_(std::move(take)),
+      provide_memory_(std::move(provide)),
       slots_(slots) {}
 
 void BatchRing::fail_waiting(const std::string& what) const {
@@ -84,13 +84,13 @@ void BatchRing::open_slots() {
   const size_t batches = (end_ + batch_ - 1) / batch_;
   // An epoch may begin after this process's last batch, if others have one more.
   const size_t opened = std::max(opened_, std::min(batches, taken_ + slots_.size()));
-  // Not under the lock: taking a buffer may allocate pinned memory. No thread uses these slots yet.
+  // Not under the lock: taking memory may allocate pinned memory. No thread uses these slots yet.
   for (size_t batch = opened_; batch < opened; ++batch) {
     BatchSlot& slot = slots_[batch % slots_.size()];
-    slot.batch.pixels = take_buffer_();
     const size_t first = batch * batch_, last = std::min(first + batch_, end_);
     slot.batch.samples.resize(last - first);
     for (size_t i = first; i < last; ++i) slot.batch.samples[i - first].index = order_[i];
+    provide_memory_(slot);
     slot.failures.clear();
     slot.failures.reserve(last - first);  // reserve here, where running out of memory can be
                                           // reported

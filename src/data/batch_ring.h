@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "data/batch_room.h"
 #include "data/network_share.h"
 #include "saturate/data/loader.h"
 
@@ -31,6 +32,7 @@ struct BatchSlot {
   Batch batch;                          // pixels and samples; samples are used again
   std::vector<SampleFailure> failures;  // guarded by the ring's mutex while filling
   size_t left = 0;                      // samples not finished; guarded by the ring's mutex
+  BatchRoom room;                       // of a packing loader
 };
 
 // Work for one thread: samples [first, first + count) of `slot`, which is that batch of the epoch.
@@ -52,11 +54,12 @@ struct Claim {
 // opened_ - taken_ <= slots_.size(). Samples before next_sample_ have been claimed.
 class BatchRing {
  public:
-  using BufferSource = std::function<std::shared_ptr<std::byte>()>;
+  // Sets the memory of a slot whose samples are known.
+  using MemorySource = std::function<void(BatchSlot&)>;
 
   // `most`: maximum samples in a claim.
   BatchRing(size_t slots, size_t batch, size_t most, std::chrono::nanoseconds wait_limit,
-            BufferSource take);
+            MemorySource provide);
 
   // Worker: reports `claimed` (if not null) as finished, except `failures` of it, which it empties,
   // and claims the next samples, waiting for them without limit. False when the ring has been shut
@@ -97,7 +100,7 @@ class BatchRing {
 
   const size_t batch_, most_;
   const std::chrono::nanoseconds wait_limit_;
-  const BufferSource take_buffer_;
+  const MemorySource provide_memory_;
 
   std::atomic<bool> stopping_{false};
   mutable Mutex mutex_;

@@ -90,7 +90,7 @@ struct Loader::State {
               opt.train && (data.size() == 0 || data.length(0) == 0) ? &opt : nullptr, &rows,
               {opt.train ? opt.epochs : 0, [this](uint32_t later) { return own_order(later); }}),
         ring(size_t(opt.prefetch), local_batch_size(opt), samples_a_claim(opt), opt.wait_limit,
-             [this] { return take_buffer(); }),
+             [this](BatchSlot& slot) { provide_memory(slot); }),
         threads(opt.threads, "loader", opt.nice) {
     try {
       for (int i = 0; i < options.threads; ++i) threads.submit([this] { work(); });
@@ -102,6 +102,12 @@ struct Loader::State {
 
   std::shared_ptr<std::byte> take_buffer() {
     return options.output == BatchOutput::kPlaces ? nullptr : buffers.take();
+  }
+
+  void provide_memory(BatchSlot& slot) {
+    slot.batch.pixels = take_buffer();
+    if (options.packs)
+      slot.room.begin(slot.batch.pixels.get(), slot.batch.count(), columns[0].size);
   }
 
   void work() {
@@ -129,6 +135,8 @@ struct Loader::State {
       if (fields)
         reader.read_tensors(claim.epoch, sample, padding.extent(claim.batch, sample.index),
                             addresses_of(claim, place));
+      else if (options.packs)
+        reader.read(claim.epoch, sample, claim.slot->room);
       else
         reader.read(claim.epoch, sample, batch.pixels.get() + place * columns[0].size);
       sample.label = handed_out(sample.label);
@@ -175,7 +183,8 @@ struct Loader::State {
     return reinterpret_cast<uint8_t*>(batch.pixels.get() + columns[1].offset);
   }
 
-  // Fails with the first failure, in order, that must not be skipped; then removes the gaps.
+  // Fails with the first failure, in order, that must not be skipped; then removes the gaps, of
+  // which a packing loader's pixels have none.
   void settle(BatchSlot& slot) {
     {
       const MutexLock lock(mutex);
@@ -198,7 +207,7 @@ struct Loader::State {
         continue;
       }
       if (kept != i) {
-        for (size_t c = 0; c < columns.size(); ++c) {
+        for (size_t c = options.packs ? 1 : 0; c < columns.size(); ++c) {
           const size_t size = padding.stride(c, taken);
           if (size == 0) continue;
           std::byte* const values = batch.pixels.get() + columns[c].offset;
@@ -255,6 +264,7 @@ struct Loader::State {
     out.output = options.output;
     out.type = options.pixel_type();
     out.size = now.size;
+    out.packs = options.packs;
     out.columns = padding.columns(taken);
     out.mix = {};
     out.global_batch = std::min(options.batch, epoch_size() - taken * options.batch);

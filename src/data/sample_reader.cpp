@@ -5,7 +5,6 @@
 
 #include "base/spans.h"
 #include "data/read_sample.h"
-#include "image/packed_jpeg.h"
 #include "saturate/data/error.h"
 #include "saturate/data/random.h"
 
@@ -58,13 +57,11 @@ void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
   EffectList applied;
   EffectList& effects = options_.finishes() ? applied : sample.effects;
   sample.effects.count = 0;
-  packed_ = false;
   if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, sample.index});
   if (options_.masks) drawn_effects_ = effects;
   if (options_.output == BatchOutput::kPlaces) return locate(epoch, sample);
   if (options_.output != BatchOutput::kPlanar) {
     sample.label = read_augmented(epoch, sample.index, applied, out);
-    sample.packed = packed_;
     return;
   }
   sample.label = read_augmented(epoch, sample.index, applied, interleaved_.data());
@@ -72,6 +69,19 @@ void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
     split_planes<float>(interleaved_, values() / 3, out);
   else
     split_planes<uint16_t>(interleaved_, values() / 3, out);
+}
+
+void SampleReader::read(uint32_t epoch, BatchSample& sample, BatchRoom& room) {
+  room_ = &room;
+  stored_.reset();
+  read(epoch, sample, nullptr);
+  sample.stored = stored_.value();
+}
+
+std::byte* SampleReader::place_of_pixels(std::byte* out) {
+  if (!room_) return out;
+  if (!stored_) stored_ = room_->take_pixels();
+  return room_->address(*stored_);
 }
 
 void SampleReader::read_tensors(uint32_t epoch, BatchSample& sample, const SequenceExtent& extent,
@@ -161,14 +171,30 @@ bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const PixelFormat& 
                              std::byte* out) {
   const bool segmented = sample_.encoding == SampleEncoding::kSegmented;
   if (segmented) segmented_.open(sample_.bytes, sample_.width, sample_.height, sample_.name);
+  if (room_ && segmented && pack_segments(epoch, index)) return true;
   const auto info =
       segmented ? fast_.open(segmented_, sample_.name) : fast_.open(sample_.bytes, sample_.name);
   if (!info) return false;
   const SampleTransform drawn = transform(epoch, index, info->width, info->height);
+  if (room_ && pack(drawn)) return true;
+  out = place_of_pixels(out);
   if (drawn.fitted.width > 0) fill_pixels(format, mean_levels(augment_), values() / 3, out);
-  if (options_.packs)
-    packed_ = fast_.pack(sample_.name, drawn, augment_.size, {out, slot_bytes(augment_.size)}) > 0;
-  return packed_ || fast_.read(sample_.name, drawn, augment_.size, format, out);
+  return fast_.read(sample_.name, drawn, augment_.size, format, out);
+}
+
+bool SampleReader::pack_segments(uint32_t epoch, uint32_t index) {
+  const auto info = fast_.open_to_pack(segmented_);
+  if (!info) return false;
+  const SampleTransform drawn = transform(epoch, index, info->width, info->height);
+  return pack(drawn);
+}
+
+bool SampleReader::pack(const SampleTransform& transform) {
+  const size_t bytes = fast_.plan_pack(transform, augment_.size);
+  if (bytes > 0) stored_ = room_->take(bytes);
+  if (!stored_) return false;
+  fast_.pack(room_->address(*stored_));
+  return true;
 }
 
 void SampleReader::read_exact(uint32_t epoch, uint32_t index, const PixelFormat& format,
@@ -188,6 +214,7 @@ void SampleReader::read_exact(uint32_t epoch, uint32_t index, const PixelFormat&
 void SampleReader::write(const Image& image, const SampleTransform& transform,
                          const PixelFormat& format, std::byte* out) {
   const bool in_place = format.type == PixelType::kUint8;
+  if (in_place) out = place_of_pixels(out);
   uint8_t* pixels = in_place ? reinterpret_cast<uint8_t*>(out) : scratch_.data();
   apply_transform(augment_, transform, image, resizer_, pixels);
   if (!in_place) convert_pixels(format, std::span(scratch_).first(values()), out);

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "data/batch_room.h"
 #include "data/crop_rows.h"
 #include "data/volume_fields.h"
 #include "image/fast_decoder.h"
@@ -30,6 +32,8 @@ class SampleReader {
   // used with kPlaces, and sets all of `sample` but the name. Random parameters depend on (seed,
   // epoch, index) only.
   void read(uint32_t epoch, BatchSample& sample, std::byte* out);
+  // The same to a place in `room`. REQUIRES: options.packs.
+  void read(uint32_t epoch, BatchSample& sample, BatchRoom& room);
 
   // Reads sample `sample.index` of a source of tensors, and writes field i of batch_fields() to
   // address(i), as VolumeFields::write(); sets all of `sample` but the name.
@@ -58,9 +62,14 @@ class SampleReader {
   int64_t read_augmented(uint32_t epoch, uint32_t index, const EffectList& effects, std::byte* out);
   // Reads, crops, resizes, shifts and flips into `out`. Returns the label.
   int64_t read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
-  // Both write sample_ to `out`. False if only the exact path can. The fast path may leave a packed
-  // JPEG there, and sets packed_.
+  // Both write sample_ to `out`, or to a place that they take. False if only the exact path can.
   bool read_fast(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
+  // pack() of segmented_, which is not open.
+  bool pack_segments(uint32_t epoch, uint32_t index);
+  // Writes the open JPEG to room_ as it is; false if it cannot be packed, or there is too little.
+  bool pack(const SampleTransform& transform);
+  // Where the pixels go: `out`, or with room_ a place in that.
+  std::byte* place_of_pixels(std::byte* out);
   void read_exact(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
   void write(const Image& image, const SampleTransform& transform, const PixelFormat& format,
              std::byte* out);
@@ -83,7 +92,9 @@ class SampleReader {
   int width_ = 0, height_ = 0;
   SampleTransform drawn_;
   EffectList drawn_effects_;
-  bool packed_ = false;  // with options.packs: the last sample is a packed JPEG
+  // While a sample is read to it: of its batch, and the place there that it has taken.
+  BatchRoom* room_ = nullptr;
+  std::optional<PackedPlace> stored_;
   const ClassMap* kept_mask_ = nullptr;
   ClassMap mask_;
   EffectScratch effects_;

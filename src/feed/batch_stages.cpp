@@ -13,9 +13,11 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "data/batch_room.h"
 #include "feed/batch_unpacker.h"
 #include "feed/finish_batch.h"
 #include "feed/tensor_batch.h"
+#include "image/packed_jpeg.h"
 
 namespace saturate {
 namespace {
@@ -102,14 +104,22 @@ at::Tensor BatchStages::gathered(const Batch& batch, bool async,
   return host.to(device_, /*non_blocking=*/async);
 }
 
-// The flags of packed samples come with the effects, without a separate copy.
+// The places of packed samples come with the effects, without a separate copy. The memory for their
+// bytes has the same size in almost all batches, so that torch uses it again.
 void BatchStages::copy_packed(const Batch& batch, DeviceBatch& out, bool async) const {
+  static_assert(sizeof(EffectList) % alignof(PackedPlace) == 0);
   const int64_t count = int64_t(batch.count()), effects = count * int64_t(sizeof(EffectList));
-  const at::Tensor both = gathered(batch, async, &BatchSample::effects, &BatchSample::packed);
-  const at::Tensor slots =
-      raw_bytes(batch.pixels, {count, batch.size.height, batch.size.width, 3}, async);
+  const int64_t places = count * int64_t(sizeof(PackedPlace));
+  const at::Tensor both = gathered(batch, async, &BatchSample::effects, &BatchSample::stored);
+  const int64_t used = bytes_in_use(batch);
+  // Skipped samples may have left room to others.
+  const int64_t room = std::max(used, count * int64_t(whole_units(pixel_bytes(batch.size))));
+  const at::Tensor memory = at::empty({room}, at::TensorOptions(at::kByte).device(device_));
+  memory.narrow(0, 0, used)
+      .copy_(at::from_blob(batch.pixels.get(), {used}, at::TensorOptions(at::kByte)),
+             /*non_blocking=*/async);
   out.effects = both.narrow(0, 0, effects);
-  out.pixels = unpack_batch(batch, slots, both.narrow(0, effects, count), out.unpacked);
+  out.pixels = unpack_batch(batch, memory, both.narrow(0, effects, places), out.unpacked);
 }
 
 void BatchStages::copy(Batch& batch, DeviceBatch& out, bool async) const {
@@ -131,8 +141,7 @@ void BatchStages::copy(Batch& batch, DeviceBatch& out, bool async) const {
     out.pixels = floats(batch, async);
     return;
   }
-  if (std::ranges::any_of(batch.samples, &BatchSample::packed))
-    return copy_packed(batch, out, async);
+  if (batch.packs && count > 0) return copy_packed(batch, out, async);
   out.effects = gathered(batch, async, &BatchSample::effects);
   if (held_.any())
     out.places = gathered(batch, async, &BatchSample::place);

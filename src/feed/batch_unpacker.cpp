@@ -1,9 +1,9 @@
 #include "feed/batch_unpacker.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -52,17 +52,26 @@ bool UnpackCheck::passes(bool wait) const {
   return true;
 }
 
-at::Tensor unpack_batch(const Batch& batch, const at::Tensor& slots, const at::Tensor& packed,
+int64_t bytes_in_use(const Batch& batch) {
+  const size_t pixels = pixel_bytes(batch.size);
+  size_t end = 0;
+  for (const BatchSample& sample : batch.samples)
+    end = std::max(end, sample.stored.at * PackedPlace::kUnit +
+                            (sample.is_packed() ? sample.stored.bytes : pixels));
+  return int64_t(end);
+}
+
+at::Tensor unpack_batch(const Batch& batch, const at::Tensor& memory, const at::Tensor& places,
                         std::shared_ptr<UnpackCheck>& check) {
-  const int64_t count = slots.size(0);
-  const at::Device device = slots.device();
+  const auto count = int64_t(batch.count());
+  const at::Device device = memory.device();
   const int64_t scratch_bytes =
       device.is_cpu() ? 0 : unpack_teams(count) * int64_t(unpack_scratch_bytes(batch.size));
-  at::Tensor pixels = at::empty_like(slots);
-  const at::Tensor failed = at::empty({count}, slots.options());
-  const at::Tensor scratch = at::empty({scratch_bytes}, slots.options());
-  unpack_jpegs({.slots = static_cast<const std::byte*>(slots.const_data_ptr()),
-                .packed = packed.const_data_ptr<uint8_t>(),
+  at::Tensor pixels = at::empty({count, batch.size.height, batch.size.width, 3}, memory.options());
+  const at::Tensor failed = at::empty({count}, memory.options());
+  const at::Tensor scratch = at::empty({scratch_bytes}, memory.options());
+  unpack_jpegs({.memory = static_cast<const std::byte*>(memory.const_data_ptr()),
+                .places = static_cast<const PackedPlace*>(places.const_data_ptr()),
                 .count = count,
                 .size = batch.size,
                 .scratch = scratch.mutable_data_ptr<uint8_t>(),

@@ -28,11 +28,14 @@ class UnpackCheck {
   c10::Event copied_;
 };
 
-// The pixels [N, H, W, 3] of `slots`, which has this shape, where `packed` [N] is 1, and a copy of
-// the others; all uint8 on one device, whose current stream does the work. On the CPU fails with
-// kData, naming the sample, if one cannot be decoded; on a GPU sets `check`. REQUIRES: the N
-// samples of `batch` are those of `slots`.
-at::Tensor unpack_batch(const Batch& batch, const at::Tensor& slots, const at::Tensor& packed,
+// Bytes from the start of a packing loader's batch to the end of its last sample.
+int64_t bytes_in_use(const Batch& batch);
+
+// The pixels [N, H, W, 3] of the N samples of `batch`: those of packed JPEGs, and a copy of the
+// others. `memory` holds bytes_in_use() of it, and `places` its N PackedPlaces; all is uint8 on one
+// device, whose current stream does the work. On the CPU fails with kData, naming the sample, if
+// one cannot be decoded; on a GPU sets `check`.
+at::Tensor unpack_batch(const Batch& batch, const at::Tensor& memory, const at::Tensor& places,
                         std::shared_ptr<UnpackCheck>& check);
 
 }  // namespace saturate

@@ -29,14 +29,13 @@ void unpack_jpegs(const UnpackArguments& batch, [[maybe_unused]] const c10::Devi
   if (device.is_cuda()) return unpack_jpegs_cuda(batch, current_stream(device));
 #endif
   at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {
-    const auto slot = int64_t(slot_bytes(batch.size));
+    const auto bytes = int64_t(pixel_bytes(batch.size));
     std::vector<uint8_t> scratch(unpack_scratch_bytes(batch.size));
     UnpackArguments part = batch;
-    part.slots += begin * slot;
-    part.packed += begin;
+    part.places += begin;
     part.count = end - begin;
     part.scratch = scratch.data();
-    part.out += begin * slot;
+    part.out += begin * bytes;
     part.failed += begin;
     unpack_jpegs_cpu(part);
   });

@@ -53,6 +53,17 @@ std::optional<int> exif_orientation(std::span<const std::byte> tiff);
 // The tiff:Orientation of an XMP packet, Pillow's fallback if EXIF has none.
 std::optional<int> xmp_orientation(std::string_view packet);
 
+// The orientation of a JPEG from its APP1 markers: EXIF's first, else the last XMP's.
+class OrientationFinder {
+ public:
+  void see(std::string_view app1);
+  int found() const { return from_exif_.value_or(from_xmp_.value_or(1)); }
+
+ private:
+  bool exif_seen_ = false;
+  std::optional<int> from_exif_, from_xmp_;
+};
+
 // Whether making an image of this orientation upright swaps width and height.
 inline bool exchanges_axes(int orientation) {
   return orientation >= 5 && orientation <= 8;

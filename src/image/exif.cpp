@@ -72,6 +72,16 @@ std::optional<int> xmp_orientation(std::string_view packet) {
   return std::nullopt;
 }
 
+void OrientationFinder::see(std::string_view app1) {
+  constexpr std::string_view kExif{"Exif\0\0", 6}, kXmp{"http://ns.adobe.com/xap/1.0/\0", 29};
+  if (app1.starts_with(kExif) && !exif_seen_) {
+    exif_seen_ = true;
+    from_exif_ = exif_orientation(std::as_bytes(std::span(app1.substr(kExif.size()))));
+  } else if (app1.starts_with(kXmp)) {
+    from_xmp_ = xmp_orientation(app1.substr(kXmp.size()));
+  }
+}
+
 void apply_orientation(const Image& in, int orientation, Image& out) {
   const ptrdiff_t w = in.width, h = in.height;
   const auto is_one_of = [=](std::initializer_list<int> orientations) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
+#include <utility>
 
 namespace saturate {
 namespace {
@@ -40,52 +42,71 @@ void make_triangle_filter(double begin, double length, int low, int high, int ou
   }
 }
 
-// Converts filter_, over pixels, to a filter over the plane's samples. libjpeg upsamples a plane so
+// Equal arguments give equal filters: at full size, those of chroma begin with those of luma.
+const TriangleFilter& FastAxisMaker::triangle(double begin, double length, int low, int high,
+                                              int out) {
+  const auto is_it = [&](const Kept& kept) {
+    return kept.begin == begin && kept.length == length && kept.low == low && kept.high == high &&
+           kept.out == out;
+  };
+  for (const Kept& kept : kept_)
+    if (is_it(kept)) return kept.filter;
+  Kept& kept = kept_[next_++ % std::size(kept_)];
+  kept.out = 0;  // until the filter is complete
+  make_triangle_filter(begin, length, low, high, out, kept.filter);
+  kept = {begin, length, low, high, out, std::move(kept.filter)};
+  return kept.filter;
+}
+
+// Converts `from`, over pixels, to folded_, over the plane's samples. libjpeg upsamples a plane so
 // that an even pixel 2c is 3/4 of sample c and 1/4 of the previous one, an odd one 3/4 and 1/4 of
 // the next one; at the ends of the plane the missing sample is c itself.
-void FastAxisMaker::double_taps(const FastAxisSpec& spec) {
+void FastAxisMaker::double_taps(const TriangleFilter& from, const FastAxisSpec& spec) {
   const int last = spec.samples - 1, out = spec.out;
-  folded_.taps = std::min(spec.samples, filter_.taps / 2 + 2);
+  folded_.taps = std::min(spec.samples, from.taps / 2 + 2);
   folded_.first.resize(size_t(out));
   folded_.weight.assign(size_t(out) * size_t(folded_.taps), 0.0);
-  for (int i = 0; i < out; ++i) {
-    const int pixel = filter_.first[size_t(i)];
+  const double* part = from.weight.data();
+  double* weight = folded_.weight.data();
+  for (int i = 0; i < out; ++i, part += from.taps, weight += folded_.taps) {
+    const int pixel = from.first[size_t(i)];
     const int first = std::clamp((pixel - 1) >> 1, 0, spec.samples - folded_.taps);
     folded_.first[size_t(i)] = first;
-    double* weight = folded_.weight.data() + size_t(i) * size_t(folded_.taps);
-    for (int k = 0; k < filter_.taps; ++k) {
-      const double part = filter_.weight[size_t(i) * size_t(filter_.taps) + size_t(k)];
+    for (int k = 0; k < from.taps; ++k) {
       const int near = (pixel + k) / 2;
       const int far = (pixel + k) % 2 == 0 ? std::max(near - 1, 0) : std::min(near + 1, last);
-      weight[near - first] += 0.75 * part;
-      weight[far - first] += 0.25 * part;
+      weight[near - first] += 0.75 * part[k];
+      weight[far - first] += 0.25 * part[k];
     }
   }
-  std::swap(filter_, folded_);
 }
 
 bool FastAxisMaker::make(const FastAxisSpec& spec, FastAxis& axis) {
+  const TriangleFilter* filter = &folded_;
   if (spec.doubled) {
-    make_triangle_filter(spec.begin, spec.length, spec.begin, spec.begin + spec.length, spec.out,
-                         filter_);
-    double_taps(spec);
+    double_taps(triangle(spec.begin, spec.length, spec.begin, spec.begin + spec.length, spec.out),
+                spec);
   } else {
     const double ratio = double(spec.num) / spec.den;
     const double begin = spec.begin * ratio, length = spec.length * ratio;
     const int high = std::min(spec.samples, static_cast<int>(std::ceil(begin + length)));
-    make_triangle_filter(begin, length, static_cast<int>(begin), high, spec.out, filter_);
+    filter = &triangle(begin, length, static_cast<int>(begin), high, spec.out);
   }
-  if (filter_.taps > kFastMaxTaps) return false;
-  const size_t taps = size_t(filter_.taps), out = size_t(spec.out);
-  axis.taps = filter_.taps;
-  axis.first.resize(out);
+  if (filter->taps > kFastMaxTaps) return false;
+  const size_t taps = size_t(filter->taps), out = size_t(spec.out);
+  axis.taps = filter->taps;
+  axis.first = filter->first;
   axis.weight.resize(out * taps);
-  for (size_t i = 0; i < out; ++i) {
-    const size_t to = spec.mirrored ? out - 1 - i : i;
-    axis.first[to] = filter_.first[i];
-    for (size_t k = 0; k < taps; ++k)
-      axis.weight[to * taps + k] = static_cast<uint16_t>(
-          std::min<int>(kFastWeightOne, int(filter_.weight[i * taps + k] * 65536 + 0.5)));
+  // One loop over all, which the compiler makes wide.
+  const double* const from = filter->weight.data();
+  uint16_t* const to = axis.weight.data();
+  for (size_t i = 0; i < out * taps; ++i)
+    to[i] = static_cast<uint16_t>(
+        std::min<int>(kFastWeightOne, static_cast<int>(from[i] * 65536 + 0.5)));
+  if (spec.mirrored) {
+    std::ranges::reverse(axis.first);
+    for (size_t i = 0; i < out / 2; ++i)
+      std::swap_ranges(to + i * taps, to + (i + 1) * taps, to + (out - 1 - i) * taps);
   }
   axis.low = *std::min_element(axis.first.begin(), axis.first.end());
   axis.high = *std::max_element(axis.first.begin(), axis.first.end()) + axis.taps;

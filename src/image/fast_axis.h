@@ -2,6 +2,7 @@
 // plane, at its own resolution, to output pixels.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -45,15 +46,24 @@ struct FastAxis {
   int low = 0, high = 0;         // samples in use: [low, high)
 };
 
-// Builds axes; keeps scratch memory.
+// Builds axes; keeps scratch memory, and the last filters.
 class FastAxisMaker {
  public:
   // False if the fast path does not support it: too many taps.
   bool make(const FastAxisSpec& spec, FastAxis& axis);
 
  private:
-  void double_taps(const FastAxisSpec& spec);
-  TriangleFilter filter_, folded_;
+  struct Kept {
+    double begin = 0, length = 0;
+    int low = 0, high = 0, out = 0;
+    TriangleFilter filter;
+  };
+  const TriangleFilter& triangle(double begin, double length, int low, int high, int out);
+  void double_taps(const TriangleFilter& from, const FastAxisSpec& spec);
+
+  Kept kept_[2];     // of luma, across and down
+  size_t next_ = 0;  // of kept_, to be replaced
+  TriangleFilter folded_;
 };
 
 }  // namespace saturate

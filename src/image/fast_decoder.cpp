@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "base/text.h"
-#include "image/jpeg_packer.h"
 
 namespace saturate {
 namespace {
@@ -53,10 +52,21 @@ std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
   bytes_ = bytes;
   segments_ = segments;
   key_.reset();
+  has_header_ = false;
   const CodecHeader header = jpeg_.open(bytes, where, segments ? segments->width() : 0);
   if (!jpeg_.has_planes() || int64_t{header.width} * header.height > max_pixels_)
     return std::nullopt;
+  width_ = header.width;
   return ImageInfo{ImageFormat::kJpeg, header.width, header.height, header.components};
+}
+
+std::optional<ImageInfo> FastDecoder::open_to_pack(const SegmentedJpeg& segments) {
+  has_header_ = int64_t{segments.width()} * segments.height() <= max_pixels_ &&
+                read_scan_header(segments.file(), header_);
+  if (!has_header_) return std::nullopt;
+  segments_ = &segments;
+  width_ = segments.width();
+  return ImageInfo{ImageFormat::kJpeg, width_, header_.height, header_.components};
 }
 
 const ScanKey& FastDecoder::key() {
@@ -127,28 +137,29 @@ bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transfor
   return true;
 }
 
-size_t FastDecoder::pack(const std::string& where, const SampleTransform& transform,
-                         const ImageSize& size, std::span<std::byte> out) {
+size_t FastDecoder::plan_pack(const SampleTransform& transform, const ImageSize& size) {
   if (transform.fitted.width > 0) return 0;
   if (!segments_) {
     if (!index_ || !jpeg_.has_points()) return 0;
     index_->find(key(), points_);
     if (points_.point.empty()) return 0;
   }
+  if (!has_header_ && !read_scan_header(jpeg_.info(), header_)) return 0;
   const JpegPlanes planes =
-      jpeg_.plan_planes(where, transform.crop, choose_scale(transform.crop, size));
+      plan_planes(header_, width_, transform.crop, choose_scale(transform.crop, size));
   if (!plan_axes(planes, transform, size)) return 0;
-  PackSource source{jpeg_.info(),
-                    planes,
-                    jpeg_.columns(),
-                    segments_,
-                    points_,
-                    {&resize_[0].across, &resize_of(1).across},
-                    {&resize_[0].down, &resize_of(1).down},
-                    size};
-  const size_t bytes = pack_jpeg(source, out);
-  if (bytes > 0) jpeg_.close();
-  return bytes;
+  return packer_.plan({header_,
+                       planes,
+                       segments_,
+                       points_,
+                       {&resize_[0].across, &resize_of(1).across},
+                       {&resize_[0].down, &resize_of(1).down},
+                       size});
+}
+
+void FastDecoder::pack(std::byte* out) {
+  packer_.write(out);
+  jpeg_.close();
 }
 
 FastDecoder::Points FastDecoder::find_points(std::span<const std::byte> bytes,

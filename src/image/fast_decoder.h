@@ -16,6 +16,7 @@
 #include "image/fast_axis.h"
 #include "image/fast_kernels.h"
 #include "image/jpeg_decoder.h"
+#include "image/jpeg_packer.h"
 #include "image/scan_index.h"
 #include "image/segmented_jpeg.h"
 #include "saturate/data/augment.h"
@@ -37,17 +38,23 @@ class FastDecoder {
   // it needs, in place.
   std::optional<ImageInfo> open(const SegmentedJpeg& segments, const std::string& where);
 
+  // The same for plan_pack() alone, not for read(), and without libjpeg, which takes most of the
+  // time of open(). Empty if the header is not a plain one: only open() knows then. No errors.
+  std::optional<ImageInfo> open_to_pack(const SegmentedJpeg& segments);
+
   // Finds the points of all of a file for the index, if it is of a kind that has some. Errors as of
   // open(). REQUIRES: an index.
   enum class Points { kNone, kKnown, kFound };
   Points find_points(std::span<const std::byte> bytes, const std::string& where);
 
-  // Writes the open image to `out`, a slot of `size`, as a packed JPEG (image/packed_jpeg.h), and
-  // returns its bytes: unpacking it makes the uint8 pixels that read() makes. 0 if only read() can
-  // decode it, to which the image is then still open: its parts are not known, or something does
-  // not fit, or it is padded. Errors and REQUIRES as of read().
-  size_t pack(const std::string& where, const SampleTransform& transform, const ImageSize& size,
-              std::span<std::byte> out);
+  // Plans the open image as a packed JPEG (image/packed_jpeg.h), and returns its bytes: unpacking
+  // it makes the uint8 pixels that read() makes. 0 if only read() can decode it: its parts are not
+  // known, or decoding would need more memory than there is, or it is padded. REQUIRES: open() or
+  // open_to_pack() returned a value; read() was not called since. The image stays open.
+  size_t plan_pack(const SampleTransform& transform, const ImageSize& size);
+  // Writes what was planned to `out`, aligned to 4. REQUIRES: plan_pack() returned its bytes, and
+  // read() was not called since.
+  void pack(std::byte* out);
 
   // Decodes the open image: crops to `transform.crop`, resizes it, flips. Writes
   // transform.filled(size) of `out` [size.height, size.width, 3] in `format`, and not the padding
@@ -95,6 +102,10 @@ class FastDecoder {
   ScanIndex* const index_;
   std::optional<ScanKey> key_;
   ScanPoints points_;
+  int width_ = 0;            // of the open image, without padding
+  bool has_header_ = false;  // header_ is of the open image, whose bytes libjpeg has not seen
+  ScanHeader header_;
+  JpegPacker packer_;
   FastAxisMaker axis_maker_;
   Resize resize_[2];  // luma, chroma
   bool chroma_differs_ = false;

@@ -12,8 +12,6 @@ namespace {
 constexpr int kMarkerApp1 = JPEG_APP0 + 1;
 // A progressive image of thousands of tiny scans takes hours; encoders write about ten.
 constexpr int kMaxScans = 500;
-constexpr std::string_view kExifPrefix{"Exif\0\0", 6};
-constexpr std::string_view kXmpPrefix{"http://ns.adobe.com/xap/1.0/\0", 29};
 
 // Warnings that do not affect pixels.
 constexpr int kHarmless[] = {JWRN_ADOBE_XFORM, JWRN_EXTRANEOUS_DATA, JWRN_JFIF_MAJOR,
@@ -92,21 +90,11 @@ CodecHeader JpegDecoder::open(std::span<const std::byte> bytes, const std::strin
 }
 
 int JpegDecoder::find_orientation() const {
-  std::optional<int> from_xmp;
-  bool exif_seen = false;
-  for (auto* marker = info_.marker_list; marker != nullptr; marker = marker->next) {
-    if (marker->marker != kMarkerApp1) continue;
-    const std::string_view data(reinterpret_cast<const char*>(marker->data), marker->data_length);
-    if (data.starts_with(kExifPrefix) && !exif_seen) {
-      exif_seen = true;
-      const auto tiff = data.substr(kExifPrefix.size());
-      const auto found = exif_orientation(std::as_bytes(std::span(tiff)));
-      if (found) return *found;
-    } else if (data.starts_with(kXmpPrefix)) {
-      from_xmp = xmp_orientation(data.substr(kXmpPrefix.size()));
-    }
-  }
-  return from_xmp.value_or(1);
+  OrientationFinder orientation;
+  for (auto* marker = info_.marker_list; marker != nullptr; marker = marker->next)
+    if (marker->marker == kMarkerApp1)
+      orientation.see({reinterpret_cast<const char*>(marker->data), marker->data_length});
+  return orientation.found();
 }
 
 int JpegDecoder::read(const std::string& where, Image& out) {

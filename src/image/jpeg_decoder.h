@@ -34,7 +34,21 @@ struct JpegPlanes {
   Plane plane[3];
   int band_pixels = 0;               // height of a band in image pixels
   int first_band = 0, end_band = 0;  // bands that the crop needs
+  BaselineScan::Columns columns;     // MCUs that it needs
 };
+
+// Everything that the planes of an image depend on.
+struct PlaneShape {
+  int components;
+  int width, height;         // of the image, pixels
+  int mcu_across, mcu_down;  // blocks of an MCU along its sides, at most
+  struct Plane {
+    int across, down;  // blocks in an MCU
+    int size;          // samples along a block's side
+  } plane[3];
+};
+// The planes below `crop`, at `scale` / 8 of their full size.
+JpegPlanes plan_planes(const PlaneShape& shape, const Box& crop, int scale);
 
 // Decodes one image after another, each with a new libjpeg decompressor: a reused one keeps
 // quantisation and Huffman tables, which a file without its own would then use. Call open() then
@@ -61,12 +75,10 @@ class JpegDecoder {
   // Finds all points of its scan, without transforming anything. False if there are none that are
   // of use, or `points` do not agree with the data. REQUIRES: has_planes(), has_points().
   bool find_points(const std::string& where, ScanPoints& points);
-  // The planes below `crop`, at `scale` / 8 of their full size, as begin_planes() would read them.
-  // REQUIRES: has_planes().
-  JpegPlanes plan_planes(const std::string& where, const Box& crop, int scale);
-  // Prepares to read the planes below `crop`, at `scale` / 8 of their full size. `scale`: 1, 2, 4
-  // or 8. `segments`: if the open file is segmented. `points`: as of BaselineScan::start(). Empty
-  // if only read() can decode the image, or report what is wrong with it.
+  // Prepares to read the planes below `crop`, at `scale` / 8 of their full size: those of
+  // plan_planes(). `scale`: 1, 2, 4 or 8. `segments`: if the open file is segmented. `points`: as
+  // of BaselineScan::start(). Empty if only read() can decode the image, or report what is wrong
+  // with it.
   std::optional<JpegPlanes> begin_planes(const std::string& where, const Box& crop, int scale,
                                          const SegmentedJpeg* segments = nullptr,
                                          ScanPoints* points = nullptr);
@@ -84,9 +96,8 @@ class JpegDecoder {
   // tables. REQUIRES: has_planes(), Markers::kAll. Fails with kData if the image is broken.
   void transcode(const std::string& where, int width, int restart, std::vector<std::byte>& out);
 
-  // libjpeg's state of the open image, after its header, and the MCUs of plan_planes().
+  // libjpeg's state of the open image, after its header.
   jpeg_decompress_struct& info() { return info_; }
-  BaselineScan::Columns columns() const { return columns_; }
 
   // Frees an image's memory, also after a failure.
   void close();
@@ -97,7 +108,7 @@ class JpegDecoder {
 
   [[noreturn]] void report(const std::string& where);
   int find_orientation() const;
-  void limit_columns(JpegPlanes& planes, const Box& crop);
+  PlaneShape plane_shape() const;
   bool begin_scan(const std::string& where, const SegmentedJpeg* segments, ScanPoints* points);
   bool read_coefficients(const std::string& where);
   void transform_row(int c, JDIMENSION row, uint8_t* const* out);

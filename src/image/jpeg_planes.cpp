@@ -60,48 +60,51 @@ bool JpegDecoder::has_points() const {
          int64_t{info_.image_width} * info_.image_height >= kLeastPixels;
 }
 
-void JpegDecoder::limit_columns(JpegPlanes& planes, const Box& crop) {
+JpegPlanes plan_planes(const PlaneShape& shape, const Box& crop, int scale) {
+  JpegPlanes planes;
+  planes.count = shape.components;
   // Chroma upsampling reaches one pixel to either side.
   const int margin = planes.count == 3 ? 2 : 0;
-  const int across = mcu_blocks_across(info_) * DCTSIZE;
-  columns_.first = std::max(crop.x - margin, 0) / across;
-  columns_.end = (std::min(crop.x + crop.width + margin, width_) - 1) / across + 1;
+  const int across = shape.mcu_across * DCTSIZE, down = shape.mcu_down * DCTSIZE;
+  planes.columns = {std::max(crop.x - margin, 0) / across,
+                    (std::min(crop.x + crop.width + margin, shape.width) - 1) / across + 1};
   for (int c = 0; c < planes.count; ++c) {
-    const int samples = blocks_across(info_, c) * scaled_block_size(info_.comp_info[c]);
-    planes.plane[c].first_column = columns_.first * samples;
-    planes.plane[c].columns = (columns_.end - columns_.first) * samples;
-  }
-}
-
-JpegPlanes JpegDecoder::plan_planes(const std::string& where, const Box& crop, int scale) {
-  info_.scale_num = static_cast<unsigned>(scale);
-  info_.scale_denom = DCTSIZE;
-  if (!errors_.guarded([&] { jpeg_calc_output_dimensions(&info_); })) report(where);
-  JpegPlanes planes;
-  planes.count = info_.num_components;
-  const int height = static_cast<int>(info_.image_height);
-  for (int c = 0; c < planes.count; ++c) {
-    const int size = scaled_block_size(info_.comp_info[c]);
-    const auto axis = [&](int factor, int largest_factor, int pixels) {
-      const int num = factor * size, den = largest_factor * DCTSIZE;
+    const PlaneShape::Plane& from = shape.plane[c];
+    const auto axis = [&](int blocks, int pixels_of_mcu, int pixels) {
+      const int num = blocks * from.size, den = pixels_of_mcu;
       return JpegPlanes::Axis{num, den, divide_up(pixels * num, den),
                               scale == DCTSIZE && num < den};
     };
-    planes.plane[c].across = axis(blocks_across(info_, c), mcu_blocks_across(info_), width_);
-    planes.plane[c].down = axis(blocks_down(info_, c), mcu_blocks_down(info_), height);
+    JpegPlanes::Plane& plane = planes.plane[c];
+    plane.across = axis(from.across, across, shape.width);
+    plane.down = axis(from.down, down, shape.height);
+    plane.first_column = planes.columns.first * plane.across.num;
+    plane.columns = (planes.columns.end - planes.columns.first) * plane.across.num;
   }
-  limit_columns(planes, crop);
-  const int margin = planes.count == 3 ? 2 : 0;
-  planes.band_pixels = mcu_blocks_down(info_) * DCTSIZE;
-  planes.first_band = std::max(crop.y - margin, 0) / planes.band_pixels;
-  planes.end_band = (std::min(crop.y + crop.height + margin, height) - 1) / planes.band_pixels + 1;
+  planes.band_pixels = down;
+  planes.first_band = std::max(crop.y - margin, 0) / down;
+  planes.end_band = (std::min(crop.y + crop.height + margin, shape.height) - 1) / down + 1;
   return planes;
+}
+
+PlaneShape JpegDecoder::plane_shape() const {
+  PlaneShape shape{info_.num_components,    width_,
+                   int(info_.image_height), mcu_blocks_across(info_),
+                   mcu_blocks_down(info_),  {}};
+  for (int c = 0; c < info_.num_components; ++c)
+    shape.plane[c] = {blocks_across(info_, c), blocks_down(info_, c),
+                      scaled_block_size(info_.comp_info[c])};
+  return shape;
 }
 
 std::optional<JpegPlanes> JpegDecoder::begin_planes(const std::string& where, const Box& crop,
                                                     int scale, const SegmentedJpeg* segments,
                                                     ScanPoints* points) {
-  const JpegPlanes planes = plan_planes(where, crop, scale);
+  info_.scale_num = static_cast<unsigned>(scale);
+  info_.scale_denom = DCTSIZE;
+  if (!errors_.guarded([&] { jpeg_calc_output_dimensions(&info_); })) report(where);
+  const JpegPlanes planes = plan_planes(plane_shape(), crop, scale);
+  columns_ = planes.columns;
   bands_to_skip_ = planes.first_band;
   band_ = planes.first_band;
   if (!begin_scan(where, segments, points)) return std::nullopt;

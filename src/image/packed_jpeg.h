@@ -3,32 +3,33 @@
 // text decodes it on the CPU and on the GPU (image/unpack_passes.h), bit for bit as
 // FastDecoder::read() does.
 //
-// FastDecoder::pack() writes it; image/packed_layout.h says where everything is.
+// FastDecoder::pack() writes it, data/batch_room.h finds a place for it, and image/packed_layout.h
+// says where everything is.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "saturate/data/effects.h"
 #include "saturate/data/image.h"
 #include "saturate/data/pixel.h"
 
 namespace saturate {
 
-// Bytes of a slot: what holds a sample's pixels also holds its packed JPEG.
-SATURATE_HOST_DEVICE constexpr size_t slot_bytes(const ImageSize& size) {
+SATURATE_HOST_DEVICE constexpr size_t pixel_bytes(const ImageSize& size) {
   return size_t(size.area()) * 3;
 }
 
 // A batch to decode. All memory is on the device.
 struct UnpackArguments {
-  // [count][slot_bytes(size)]: uint8 pixels, or a packed JPEG. Aligned to 4 bytes.
-  const std::byte* slots = nullptr;
-  const uint8_t* packed = nullptr;  // [count]; 1: a packed JPEG
+  // uint8 pixels and packed JPEGs, aligned to 4 bytes.
+  const std::byte* memory = nullptr;
+  const PackedPlace* places = nullptr;  // [count], all within `memory`
   int64_t count = 0;
   ImageSize size;
   // [unpack_teams(count)][unpack_scratch_bytes(size)], aligned to 16 bytes.
   uint8_t* scratch = nullptr;
-  uint8_t* out = nullptr;     // [count][size.height][size.width][3]; not the slots
+  uint8_t* out = nullptr;     // [count][size.height][size.width][3]; not in `memory`
   uint8_t* failed = nullptr;  // [count]; set to 1 if the data are irregular, else to 0
 };
 

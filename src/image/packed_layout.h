@@ -3,7 +3,7 @@
 // A PackedJpeg is followed, at the offsets that it names, by the filters, a table of parts, and the
 // entropy-coded bytes of the parts as they are in the file, with stuffed bytes. Offsets are from
 // its first byte, numbers little-endian. It is not trusted: make_plan() refuses what would reach
-// outside the slot or the scratch memory. Compiled by nvcc too.
+// outside its bytes or the scratch memory. Compiled by nvcc too.
 #pragma once
 
 #include "image/fast_axis.h"
@@ -83,19 +83,19 @@ struct UnpackPlan {
 };
 constexpr int kBlendedBytes = 16384;  // memory for blended rows
 
-SATURATE_HOST_DEVICE inline bool is_in_slot(const ImageSize& size, uint64_t at, uint64_t bytes) {
-  return at >= sizeof(PackedJpeg) && at + bytes <= slot_bytes(size);
+// `total`: of the packed JPEG, here and below.
+SATURATE_HOST_DEVICE inline bool is_in_bytes(uint32_t total, uint64_t at, uint64_t bytes) {
+  return at >= sizeof(PackedJpeg) && at + bytes <= total;
 }
 
-SATURATE_HOST_DEVICE inline bool is_axis(const PackedAxis& axis, const ImageSize& size, int out,
+SATURATE_HOST_DEVICE inline bool is_axis(const PackedAxis& axis, uint32_t total, int out,
                                          int64_t samples) {
   return axis.at % 2 == 0 && axis.taps >= 1 && axis.taps <= kFastMaxTaps && axis.low < axis.high &&
          axis.taps <= axis.high - axis.low && axis.high <= samples &&
-         is_in_slot(size, axis.at, uint64_t(out) * 2 * (1 + uint64_t(axis.taps)));
+         is_in_bytes(total, axis.at, uint64_t(out) * 2 * (1 + uint64_t(axis.taps)));
 }
 
-SATURATE_HOST_DEVICE inline bool has_valid_numbers(const PackedJpeg& packed,
-                                                   const ImageSize& size) {
+SATURATE_HOST_DEVICE inline bool has_valid_numbers(const PackedJpeg& packed, uint32_t total) {
   const bool grey = packed.components == 1;
   const int blocks = packed.across * packed.down + (grey ? 0 : 2);
   if (packed.magic != kPackedMagic || (!grey && packed.components != 3)) return false;
@@ -114,15 +114,15 @@ SATURATE_HOST_DEVICE inline bool has_valid_numbers(const PackedJpeg& packed,
     return false;
   const uint64_t parts = uint64_t{packed.rows} * packed.parts_across;
   return packed.parts_at % 4 == 0 && packed.data_at % 4 == 0 &&
-         is_in_slot(size, packed.parts_at, parts * sizeof(PackedPart)) &&
-         is_in_slot(size, packed.data_at, uint64_t{packed.data_bytes} + kPackedSlack);
+         is_in_bytes(total, packed.parts_at, parts * sizeof(PackedPart)) &&
+         is_in_bytes(total, packed.data_at, uint64_t{packed.data_bytes} + kPackedSlack);
 }
 
 // Sets `plan`. False if the numbers do not fit together, or more memory is needed than there is.
 // Filters and parts are not read; they must be checked too.
-SATURATE_HOST_DEVICE inline bool make_plan(const PackedJpeg& packed, const ImageSize& size,
-                                           UnpackPlan& plan) {
-  if (!has_valid_numbers(packed, size)) return false;
+SATURATE_HOST_DEVICE inline bool make_plan(const PackedJpeg& packed, uint32_t total,
+                                           const ImageSize& size, UnpackPlan& plan) {
+  if (!has_valid_numbers(packed, total)) return false;
   int64_t band_bytes = 0, row_bytes = 0;
   for (int c = 0; c < packed.components; ++c) {
     UnpackPlane& plane = plan.plane[c];
@@ -134,8 +134,8 @@ SATURATE_HOST_DEVICE inline bool make_plan(const PackedJpeg& packed, const Image
     plane.band_rows = plane.down * plane.size;
     plane.pitch = static_cast<int>((columns + 3) / 4 * 4);
     const PackedAxis& across = packed.across_axis[plane.axis];
-    if (!is_axis(across, size, size.width, columns) ||
-        !is_axis(packed.down_axis[plane.axis], size, size.height,
+    if (!is_axis(across, total, size.width, columns) ||
+        !is_axis(packed.down_axis[plane.axis], total, size.height,
                  int64_t{packed.rows} * plane.band_rows))
       return false;
     plane.first = across.low / 4 * 4;
@@ -188,6 +188,23 @@ SATURATE_HOST_DEVICE inline Bands bands_of_row(const std::byte* packed, const Pa
     bands.end = end > bands.end ? end : bands.end;
   }
   return bands;
+}
+
+// ---- Coefficients ------------------------------------------------------------------------------
+
+// The place, row by row, of coefficient k of the zigzag order; the last one from 63 on.
+SATURATE_HOST_DEVICE inline uint8_t zigzag_place(int k) {
+  if (k >= 63) return 63;
+  int diagonal = 0, first = 0, length = 1;
+  while (k >= first + length) {
+    first += length;
+    ++diagonal;
+    length = diagonal < 8 ? diagonal + 1 : 15 - diagonal;
+  }
+  const int low = diagonal < 8 ? 0 : diagonal - 7;
+  const int along = low + k - first, across = diagonal - along;
+  // Even diagonals run up, odd ones down.
+  return static_cast<uint8_t>(diagonal % 2 == 0 ? across * 8 + along : along * 8 + across);
 }
 
 // ---- Codes -------------------------------------------------------------------------------------

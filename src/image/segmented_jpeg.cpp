@@ -5,25 +5,14 @@
 #include <optional>
 
 #include "image/codec.h"
+#include "image/jpeg_markers.h"
 
 namespace saturate {
 namespace {
 
 constexpr size_t kTableHead = 8;  // bytes before the lengths
-constexpr size_t kMarker = 2;     // bytes of a marker
-constexpr int kFrame0 = 0xc0, kFrame1 = 0xc1, kHuffmanTables = 0xc4, kQuantTables = 0xdb;
-constexpr int kRestartInterval = 0xdd, kScan = 0xda, kRestart0 = 0xd0;
-constexpr int kApp0 = 0xe0, kApp14 = 0xee;
 // Segmenting holds all coefficients twice, up to 12 bytes per pixel.
 constexpr int64_t kMaxCutPixels = int64_t{1} << 25;
-
-int at(std::span<const std::byte> bytes, size_t i) {
-  return std::to_integer<int>(bytes[i]);
-}
-
-int big16(std::span<const std::byte> bytes, size_t i) {
-  return at(bytes, i) << 8 | at(bytes, i + 1);
-}
 
 template <class T>
 T little(std::span<const std::byte> bytes, size_t i) {
@@ -43,40 +32,21 @@ void put_big16(std::byte* to, int value) {
 
 // `body`: a frame header after its length.
 bool read_components(std::span<const std::byte> body, JpegFrame& frame) {
-  if (body.size() < 6 || at(body, 0) != 8) return false;
+  if (body.size() < 6 || byte_at(body, 0) != 8) return false;
   frame.height = big16(body, 1);
   frame.width = big16(body, 3);
-  frame.components = at(body, 5);
+  frame.components = byte_at(body, 5);
   if (frame.width == 0 || frame.height == 0) return false;
   if ((frame.components != 1 && frame.components != 3) ||
       body.size() != 6 + 3 * size_t(frame.components))
     return false;
-  frame.across = at(body, 7) >> 4;
-  frame.down = at(body, 7) & 15;
+  frame.across = byte_at(body, 7) >> 4;
+  frame.down = byte_at(body, 7) & 15;
   for (size_t c = 1; c < size_t(frame.components); ++c)
-    if (at(body, 7 + 3 * c) != 0x11) return false;
+    if (byte_at(body, 7 + 3 * c) != 0x11) return false;
   const bool full = frame.across == 1 && frame.down == 1;
   return full ||
          (frame.components == 3 && frame.across == 2 && (frame.down == 1 || frame.down == 2));
-}
-
-// Calls visit(marker, its offset, the offset after it) for each marker with a length, from the
-// first up to the scan's; false if one is invalid or reaches outside.
-template <class Visit>
-bool walk_markers(std::span<const std::byte> file, const Visit& visit) {
-  if (file.size() < kMarker || big16(file, 0) != 0xffd8) return false;
-  for (size_t place = kMarker;;) {
-    if (file.size() - place < 2 * kMarker || at(file, place) != 0xff) return false;
-    const int marker = at(file, place + 1);
-    const auto length = size_t(big16(file, place + kMarker));
-    if (marker < kFrame0 || marker == 0xff || (marker >= kRestart0 && marker < kScan) || length < 2)
-      return false;
-    if (length > file.size() - place - kMarker) return false;
-    const size_t end = place + kMarker + length;
-    visit(marker, place, end);
-    if (marker == kScan) return true;
-    place = end;
-  }
 }
 
 // Whether decoding needs a marker before the scan: not EXIF, profiles or comments.
@@ -91,12 +61,12 @@ bool read_jpeg_frame(std::span<const std::byte> file, JpegFrame& frame) {
   bool plain = true;
   int frames = 0;
   const bool whole = walk_markers(file, [&](int marker, size_t place, size_t end) {
-    const auto body = file.subspan(place + 2 * kMarker, end - place - 2 * kMarker);
+    const auto body = marker_body(file, place, end);
     switch (marker) {
       case kFrame0:
       case kFrame1:
         ++frames;
-        frame.size_at = place + 2 * kMarker + 1;
+        frame.size_at = place + 2 * kMarkerBytes + 1;
         plain = plain && read_components(body, frame);
         break;
       case kRestartInterval:
@@ -105,7 +75,7 @@ bool read_jpeg_frame(std::span<const std::byte> file, JpegFrame& frame) {
         break;
       case kScan:
         frame.scan_at = end;
-        plain = plain && !body.empty() && at(body, 0) == frame.components;
+        plain = plain && !body.empty() && byte_at(body, 0) == frame.components;
         break;
       default:
         plain = plain && (marker >= kApp0 || marker == kHuffmanTables || marker == kQuantTables);
@@ -146,9 +116,10 @@ void SegmentedJpeg::check_segments(std::span<const std::byte> lengths, const std
     segment_at_[i] = uint32_t(place);
     place += little<uint16_t>(lengths, 2 * i);
     const int marker = i + 1 == count ? 0xffd9 : 0xff00 + kRestart0 + int(i % 8);
-    if (place > file_.size() || file_.size() - place < kMarker || big16(file_, place) != marker)
+    if (place > file_.size() || file_.size() - place < kMarkerBytes ||
+        big16(file_, place) != marker)
       fail_table("a segment that does not end at its marker", where);
-    place += kMarker;
+    place += kMarkerBytes;
   }
   segment_at_[count] = uint32_t(place);
   if (place != file_.size()) fail_table("bytes after the last segment", where);
@@ -157,12 +128,12 @@ void SegmentedJpeg::check_segments(std::span<const std::byte> lengths, const std
 std::span<const uint8_t> SegmentedJpeg::segment(int row, int column) const {
   const size_t i = size_t(row) * size_t(across_) + size_t(column);
   const auto* data = reinterpret_cast<const uint8_t*>(file_.data());
-  return {data + segment_at_[i], segment_at_[i + 1] - kMarker - segment_at_[i]};
+  return {data + segment_at_[i], segment_at_[i + 1] - kMarkerBytes - segment_at_[i]};
 }
 
 // Writes the header with a frame of that size.
 void SegmentedJpeg::put_header(std::vector<std::byte>& out, int width, int height) const {
-  out.assign(file_.begin(), file_.begin() + kMarker);
+  out.assign(file_.begin(), file_.begin() + kMarkerBytes);
   walk_markers(file_, [&](int marker, size_t place, size_t end) {
     if (!is_needed(marker)) return;
     const size_t size_at = out.size() + frame_.size_at - place;
@@ -192,10 +163,10 @@ Box SegmentedJpeg::assemble(const Box& part, std::vector<std::byte>& out) const 
     const size_t to = out.size();
     out.insert(out.end(), file_.begin() + segment_at_[first], file_.begin() + segment_at_[end]);
     for (size_t i = first + 1; i <= end; ++i)
-      put_big16(out.data() + to + segment_at_[i] - segment_at_[first] - kMarker,
+      put_big16(out.data() + to + segment_at_[i] - segment_at_[first] - kMarkerBytes,
                 0xff00 + kRestart0 + restarts++ % 8);
   }
-  put_big16(out.data() + out.size() - kMarker, 0xffd9);
+  put_big16(out.data() + out.size() - kMarkerBytes, 0xffd9);
   return held;
 }
 
@@ -240,7 +211,7 @@ uint64_t walk_segments(std::span<const std::byte> head, const RowSegments& segme
   uint64_t end = segments.scan_at;
   for (size_t i = 0; i < segments.count; ++i) {
     const uint64_t begin = end;
-    end += little<uint16_t>(head, kTableHead + 2 * i) + kMarker;
+    end += little<uint16_t>(head, kTableHead + 2 * i) + kMarkerBytes;
     visit(i, begin, end);
   }
   return end;
@@ -270,7 +241,7 @@ void put_markers(std::span<std::byte> sample, int height, ImageRows rows) {
   walk_segments(sample, *segments, [&](size_t segment, uint64_t, uint64_t end) {
     if (segments->contains(segment) || end > sample.size()) return;
     const bool is_last = segment + 1 == segments->count;
-    put_big16(sample.data() + end - kMarker,
+    put_big16(sample.data() + end - kMarkerBytes,
               is_last ? 0xffd9 : 0xff00 + kRestart0 + int(segment % 8));
   });
 }
@@ -292,7 +263,7 @@ bool put_table(std::span<const std::byte> file, size_t across, size_t rows,
     if (found[1] == std::byte{0}) continue;
     if (place - begin > 0xffff) return false;
     lengths.push_back(uint16_t(place - begin));
-    begin = place + kMarker;
+    begin = place + kMarkerBytes;
   }
   if (lengths.size() != across * rows) return false;
   out.resize(kTableHead + 2 * lengths.size() + file.size());
@@ -308,7 +279,7 @@ bool put_table(std::span<const std::byte> file, size_t across, size_t rows,
 
 bool JpegSegmenter::cut(std::span<const std::byte> file, int mcus, std::vector<std::byte>& out,
                         int& width, int& height) {
-  if (file.size() < kMarker || big16(file, 0) != 0xffd8) return false;
+  if (file.size() < kMarkerBytes || big16(file, 0) != 0xffd8) return false;
   const CodecSession session(decoder_);
   try {
     const CodecHeader header = decoder_.open(file, "");

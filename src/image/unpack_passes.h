@@ -19,21 +19,6 @@ namespace saturate {
 
 // ---- Tables ------------------------------------------------------------------------------------
 
-// The place, row by row, of coefficient k of the zigzag order; the last one from 63 on.
-SATURATE_HOST_DEVICE inline uint8_t zigzag_place(int k) {
-  if (k >= 63) return 63;
-  int diagonal = 0, first = 0, length = 1;
-  while (k >= first + length) {
-    first += length;
-    ++diagonal;
-    length = diagonal < 8 ? diagonal + 1 : 15 - diagonal;
-  }
-  const int low = diagonal < 8 ? 0 : diagonal - 7;
-  const int along = low + k - first, across = diagonal - along;
-  // Even diagonals run up, odd ones down.
-  return static_cast<uint8_t>(diagonal % 2 == 0 ? across * 8 + along : along * 8 + across);
-}
-
 SATURATE_HOST_DEVICE inline uint16_t look_entry(const PackedCodes& from, const CodeLimits& limits,
                                                 int prefix) {
   for (int length = 1; length <= kUnpackLook; ++length) {
@@ -51,10 +36,10 @@ SATURATE_HOST_DEVICE void begin_image(const Team& team, const UnpackTask& task,
                                       UnpackState& state) {
   auto* const to = reinterpret_cast<std::byte*>(&state.packed);
   for (int i = team.first() * 4; i < static_cast<int>(sizeof(PackedJpeg)); i += team.step() * 4)
-    store_piece(load_piece<4>(task.slot + i), to + i);
+    store_piece(load_piece<4>(task.from + i), to + i);
   for (int k = team.first(); k < kOrderPlaces; k += team.step()) state.order[k] = zigzag_place(k);
   team.wait();
-  if (team.first() == 0 && !make_plan(state.packed, task.size, state.plan))
+  if (team.first() == 0 && !make_plan(state.packed, task.bytes, task.size, state.plan))
     team.increment(state.failures);
   for (int i = team.first(); i < kPackedTables; i += team.step())
     if (!limit_codes(state.packed.codes[i], i < 2, state.codes[i].limits))
@@ -66,7 +51,7 @@ template <class Team>
 SATURATE_HOST_DEVICE void check_axis(const Team& team, const UnpackTask& task,
                                      const PackedAxis& axis, int out, bool rises,
                                      UnpackState& state) {
-  const AxisView view = view_axis(task.slot, axis, out);
+  const AxisView view = view_axis(task.from, axis, out);
   for (int i = team.first(); i < out; i += team.step()) {
     const int first = view.first[i];
     if (first < axis.low || first + view.taps > axis.high ||
@@ -77,7 +62,7 @@ SATURATE_HOST_DEVICE void check_axis(const Team& team, const UnpackTask& task,
 
 SATURATE_HOST_DEVICE inline const PackedPart* parts_of(const UnpackTask& task,
                                                        const PackedJpeg& packed) {
-  return reinterpret_cast<const PackedPart*>(task.slot + packed.parts_at);
+  return reinterpret_cast<const PackedPart*>(task.from + packed.parts_at);
 }
 
 // Parts may share a byte with the next one. REQUIRES: a plan.
@@ -198,7 +183,7 @@ SATURATE_HOST_DEVICE inline bool decode_part(const UnpackTask& task, const Unpac
   const PackedPart& from = parts_of(task, packed)[band * packed.parts_across + index];
   PartReader part;
   part.band = band;
-  part.bits.open(task.slot + packed.data_at, from, packed.checks_ends != 0);
+  part.bits.open(task.from + packed.data_at, from, packed.checks_ends != 0);
   part.bits.refill();
   part.bits.skip(from.skipped);
   for (int c = 0; c < 3; ++c) part.dc[c] = static_cast<uint32_t>(from.dc[c]);
@@ -237,7 +222,7 @@ SATURATE_HOST_DEVICE inline int rows_within(const UnpackTask& task, const Unpack
   int end = height;
   while (y < end) {
     const int middle = y + (end - y) / 2;
-    const Bands bands = bands_of_row(task.slot, state.packed.down_axis, state.plan, height, middle);
+    const Bands bands = bands_of_row(task.from, state.packed.down_axis, state.plan, height, middle);
     if (bands.end <= until)
       y = middle + 1;
     else
@@ -254,7 +239,7 @@ SATURATE_HOST_DEVICE bool decode_image(const Team& team, const UnpackTask& task,
   const int rows = state.packed.rows, height = task.size.height;
   int band = 0, y = 0;
   while (y < height) {
-    const Bands bands = bands_of_row(task.slot, state.packed.down_axis, state.plan, height, y);
+    const Bands bands = bands_of_row(task.from, state.packed.down_axis, state.plan, height, y);
     const int first = bands.first > band ? bands.first : band;
     const int fit = bands.first + state.plan.ring_bands, until = fit < rows ? fit : rows;
     decode_bands(team, task, state, first, until);
@@ -270,14 +255,14 @@ SATURATE_HOST_DEVICE bool decode_image(const Team& team, const UnpackTask& task,
 
 template <class Team>
 SATURATE_HOST_DEVICE void clear_pixels(const Team& team, const UnpackTask& task) {
-  for (int i = team.first(); i < static_cast<int>(slot_bytes(task.size)); i += team.step())
+  for (int i = team.first(); i < static_cast<int>(pixel_bytes(task.size)); i += team.step())
     task.out[i] = 0;
 }
 
 template <class Team>
 SATURATE_HOST_DEVICE void copy_pixels(const Team& team, const UnpackTask& task) {
-  const auto* const in = reinterpret_cast<const uint8_t*>(task.slot);
-  const int count = static_cast<int>(slot_bytes(task.size)), head = bytes_before(task.out);
+  const auto* const in = reinterpret_cast<const uint8_t*>(task.from);
+  const int count = static_cast<int>(pixel_bytes(task.size)), head = bytes_before(task.out);
   in_chunks<kWidestAccess>(
       team, count, is_multiple(in + head, kWidestAccess) ? head : count,
       [&](int i) { task.out[i] = in[i]; },
@@ -288,7 +273,7 @@ SATURATE_HOST_DEVICE void copy_pixels(const Team& team, const UnpackTask& task) 
 template <class Team>
 SATURATE_HOST_DEVICE bool unpack_jpeg(const Team& team, const UnpackTask& task,
                                       UnpackState& state) {
-  if (slot_bytes(task.size) < sizeof(PackedJpeg) || !is_multiple(task.slot, 4)) return false;
+  if (task.bytes < sizeof(PackedJpeg) || !is_multiple(task.from, 4)) return false;
   if (team.first() == 0) state.failures = 0;
   begin_image(team, task, state);
   team.wait();
@@ -308,11 +293,11 @@ SATURATE_HOST_DEVICE bool unpack_jpeg(const Team& team, const UnpackTask& task,
 template <class Team>
 SATURATE_HOST_DEVICE void unpack_image(const Team& team, const UnpackArguments& batch,
                                        int64_t index, uint8_t* scratch, UnpackState& state) {
-  const auto bytes = static_cast<int64_t>(slot_bytes(batch.size));
-  const UnpackTask task{batch.slots + index * bytes, batch.size, scratch,
-                        batch.out + index * bytes};
+  const PackedPlace place = batch.places[index];
+  const UnpackTask task{batch.memory + place.at * PackedPlace::kUnit, place.bytes, batch.size,
+                        scratch, batch.out + index * static_cast<int64_t>(pixel_bytes(batch.size))};
   bool ok = true;
-  if (batch.packed[index] == 0)
+  if (place.bytes == 0)
     copy_pixels(team, task);
   else
     ok = unpack_jpeg(team, task, state);

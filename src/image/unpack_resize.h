@@ -19,7 +19,8 @@ struct UnpackState {
 
 // An image and where it goes.
 struct UnpackTask {
-  const std::byte* slot;
+  const std::byte* from;
+  uint32_t bytes;  // of a packed JPEG
   ImageSize size;
   uint8_t* scratch;
   uint8_t* out;
@@ -28,7 +29,7 @@ struct UnpackTask {
 // Four columns of output row y of a plane, before they are resized across, as blend_rows().
 SATURATE_HOST_DEVICE inline Piece<4> blended_word(const UnpackTask& task, const UnpackState& state,
                                                   const UnpackPlane& plane, int y, int word) {
-  const AxisView down = view_axis(task.slot, state.packed.down_axis[plane.axis], task.size.height);
+  const AxisView down = view_axis(task.from, state.packed.down_axis[plane.axis], task.size.height);
   const uint8_t* const ring = task.scratch + plane.at + plane.first + word * 4;
   int row = down.first[y] % plane.ring_rows;
   if (down.taps == 1) return load_piece<4>(ring + int64_t{row} * plane.pitch);
@@ -51,7 +52,7 @@ SATURATE_HOST_DEVICE inline int gathered_level(const UnpackTask& task, const Unp
                                                const UnpackPlane& plane, const uint8_t* row,
                                                int x) {
   const AxisView across =
-      view_axis(task.slot, state.packed.across_axis[plane.axis], task.size.width);
+      view_axis(task.from, state.packed.across_axis[plane.axis], task.size.width);
   const uint8_t* const from = row + plane.row_at + (across.first[x] - plane.first);
   const uint16_t* const weight = across.weight + int64_t{x} * across.taps;
   uint32_t sum = 128 + static_cast<uint32_t>(across.taps / 2);

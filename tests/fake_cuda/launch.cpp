@@ -53,7 +53,7 @@ cudaError_t launch_volumes(void** arguments, cudaStream_t stream) {
 
 cudaError_t launch_unpacking(void** arguments, cudaStream_t stream) {
   const UnpackArguments batch = *static_cast<const UnpackArguments*>(arguments[0]);
-  note_touched(stream, {batch.slots, batch.packed}, {batch.scratch, batch.out, batch.failed});
+  note_touched(stream, {batch.memory, batch.places}, {batch.scratch, batch.out, batch.failed});
   return enqueue(stream, Count::kLaunches, [batch] {
     count_twin();
     const auto state = std::make_unique<UnpackState>();

@@ -159,17 +159,21 @@ TEST_F(FakeRuntime, RunsTheCpuTwinOfTheVolumesKernel) {
 TEST_F(FakeRuntime, RunsTheCpuTwinOfTheUnpackingKernel) {
   MixedBatch drawn(6);
   const ImageSize size = drawn.size;
-  const auto bytes = int64_t(slot_bytes(size));
+  const auto bytes = int64_t(pixel_bytes(size));
   drawn.damage(2);
   const Counts found = counted([&] {
     const at::TensorOptions options(at::kByte);
-    const at::Tensor slots = at::from_blob(drawn.slots.data(), {6 * bytes}, options).to(at::kCUDA);
-    const at::Tensor packed = at::from_blob(drawn.packed.data(), {6}, options).to(at::kCUDA);
-    const at::Tensor out = at::empty_like(slots), failed = at::empty_like(packed);
+    const auto copied = [&](void* from, size_t count) {
+      return at::from_blob(from, {int64_t(count)}, options).to(at::kCUDA);
+    };
+    const at::Tensor memory = copied(drawn.memory.data(), drawn.memory.size());
+    const at::Tensor places = copied(drawn.places.data(), 6 * sizeof(PackedPlace));
+    const at::Tensor out = at::empty({6 * bytes}, memory.options());
+    const at::Tensor failed = at::empty({6}, memory.options());
     const at::Tensor scratch =
-        at::empty({unpack_teams(6) * int64_t(unpack_scratch_bytes(size))}, slots.options());
-    unpack_jpegs_cuda({.slots = static_cast<const std::byte*>(slots.const_data_ptr()),
-                       .packed = packed.const_data_ptr<uint8_t>(),
+        at::empty({unpack_teams(6) * int64_t(unpack_scratch_bytes(size))}, memory.options());
+    unpack_jpegs_cuda({.memory = static_cast<const std::byte*>(memory.const_data_ptr()),
+                       .places = static_cast<const PackedPlace*>(places.const_data_ptr()),
                        .count = 6,
                        .size = size,
                        .scratch = scratch.mutable_data_ptr<uint8_t>(),

@@ -12,16 +12,11 @@
 namespace saturate::testing {
 namespace {
 
-constexpr int kSlotSide = 72;
-
-struct SoundSlot {
-  std::vector<std::byte> bytes;
-  size_t used = 0;
-};
+constexpr int kSide = 72;
 
 // With both samplings, and parts between points or in segments.
-std::vector<SoundSlot> make_slots() {
-  std::vector<SoundSlot> slots;
+std::vector<std::vector<std::byte>> make_packed() {
+  std::vector<std::vector<std::byte>> packed;
   for (uint64_t i = 0; i < 4; ++i) {
     RandomStream random(12, 0, i, RandomUse::kSynthetic);
     Image image;
@@ -41,46 +36,45 @@ std::vector<SoundSlot> make_slots() {
     } else {
       throw std::logic_error("a sound JPEG is not split");
     }
-    SoundSlot slot{std::vector<std::byte>(slot_bytes(kSlotSide))};
-    slot.used = decoder.pack("input", {{20, 10, 160, 120}, 0, 0, i == 1}, kSlotSide, slot.bytes);
-    if (slot.used == 0) throw std::logic_error("a sound JPEG is not packed");
-    slots.push_back(std::move(slot));
+    const SampleTransform crop{{20, 10, 160, 120}, 0, 0, i == 1};
+    packed.emplace_back(decoder.plan_pack(crop, kSide));
+    if (packed.back().empty()) throw std::logic_error("a sound JPEG is not packed");
+    decoder.pack(packed.back().data());
   }
-  return slots;
+  return packed;
 }
 
-size_t unpacks(std::vector<std::byte> slot) {
-  std::memcpy(slot.data(), &kPackedMagic, sizeof kPackedMagic);
-  const uint8_t packed = 1;
+size_t unpacks(std::vector<std::byte> packed) {
+  std::memcpy(packed.data(), &kPackedMagic, sizeof kPackedMagic);
+  const PackedPlace place{0, uint32_t(packed.size())};
   uint8_t failed = 7;
-  std::vector<uint8_t> scratch(unpack_scratch_bytes(kSlotSide)), out(slot.size());
-  unpack_jpegs_cpu({.slots = slot.data(),
-                    .packed = &packed,
+  std::vector<uint8_t> scratch(unpack_scratch_bytes(kSide)), out(pixel_bytes(kSide));
+  unpack_jpegs_cpu({.memory = packed.data(),
+                    .places = &place,
                     .count = 1,
-                    .size = kSlotSide,
+                    .size = kSide,
                     .scratch = scratch.data(),
                     .out = out.data(),
                     .failed = &failed});
-  if (failed > 1) throw std::logic_error("a slot was forgotten");
+  if (failed > 1) throw std::logic_error("a sample was forgotten");
   if (failed == 1 && !std::ranges::all_of(out, [](uint8_t value) { return value == 0; }))
-    throw std::logic_error("a slot that failed has pixels");
+    throw std::logic_error("a sample that failed has pixels");
   return 1 - failed;
 }
 
 }  // namespace
 
 size_t fuzz_unpack(std::span<const std::byte> bytes) {
-  static const std::vector<SoundSlot> sound = make_slots();
-  std::vector<std::byte> slot(slot_bytes(kSlotSide));
-  std::ranges::copy(bytes.first(std::min(bytes.size(), slot.size())), slot.begin());
-  size_t decoded = unpacks(std::move(slot));
-  const SoundSlot& from = sound[bytes.size() % sound.size()];
-  slot = from.bytes;
+  static const std::vector<std::vector<std::byte>> sound = make_packed();
+  std::vector<std::byte> packed(pixel_bytes(kSide));
+  std::ranges::copy(bytes.first(std::min(bytes.size(), packed.size())), packed.begin());
+  size_t decoded = unpacks(std::move(packed));
+  packed = sound[bytes.size() % sound.size()];
   for (; bytes.size() >= 3; bytes = bytes.subspan(3)) {
     const auto number = [&](size_t i) { return std::to_integer<size_t>(bytes[i]); };
-    slot[(number(0) << 8 | number(1)) % from.used] = bytes[2];
+    packed[(number(0) << 8 | number(1)) % packed.size()] = bytes[2];
   }
-  return decoded + unpacks(std::move(slot));
+  return decoded + unpacks(std::move(packed));
 }
 
 }  // namespace saturate::testing

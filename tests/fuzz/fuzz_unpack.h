@@ -1,4 +1,4 @@
-// Anything in the slot of a packed JPEG.
+// Anything in the bytes of a packed JPEG.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace saturate::testing {
 
-// Unpacks `bytes` as a slot, completed by zeros, and a sound packed JPEG that they change: three
+// Unpacks `bytes`, completed by zeros, and a sound packed JPEG that they change: three
 // bytes a change, where and to which value. Returns how many of the two were decoded. Throws
 // std::logic_error if one neither fails nor decodes.
 size_t fuzz_unpack(std::span<const std::byte> bytes);

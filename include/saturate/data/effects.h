@@ -113,6 +113,13 @@ struct HeldPlace {
   Box crop = {};                     // for whole images only
 };
 
+// Where a loader that packs JPEGs has put a sample, in the memory of its batch.
+struct PackedPlace {
+  static constexpr size_t kUnit = 64;
+  uint32_t at = 0;     // in units of kUnit bytes
+  uint32_t bytes = 0;  // of a packed JPEG (src/image/packed_jpeg.h); 0: the sample's pixels
+};
+
 // A whole held image, [height, width, 3].
 struct HeldPhoto {
   const uint8_t* pixels;

@@ -107,13 +107,17 @@ struct BatchSample {
   std::string name = {};    // with LoaderOptions::names, else empty
   HeldPlace place = {};     // with kPlaces
   EffectList effects = {};  // the remaining work on the image; empty if it is finished
-  bool packed = false;      // with LoaderOptions::packs: the pixels are still a packed JPEG
+  PackedPlace stored = {};  // with LoaderOptions::packs
+  bool is_packed() const { return stored.bytes > 0; }
 };
 
 struct Batch {
   // Null with kPlaces; of tensors, all columns. Returns to the loader's pool when the last owner
   // drops it.
   std::shared_ptr<std::byte> pixels;
+  // With LoaderOptions::packs: pixels, or a packed JPEG, are where BatchSample::stored says, and
+  // not one sample after the other. The places depend on the threads' speed.
+  bool packs = false;
   std::shared_ptr<const std::vector<BatchColumn>> columns;  // of tensors; else null
   // With LoaderOptions::masks: uint8 [count, height, width], the class of each pixel, kIgnoredClass
   // outside the image.
@@ -160,8 +164,9 @@ struct LoaderOptions {
   // report why one could not be.
   std::span<const HeldSample> held;
   DecodeMode decode = DecodeMode::kExact;
-  // Only with kUnfinished and kFast: of a JPEG that can be decoded in parts, the memory of the
-  // pixels gets a packed JPEG (src/image/packed_jpeg.h), which a Feeder decodes on its device.
+  // Only with kUnfinished and kFast: of a JPEG that can be decoded in parts, the batch has a packed
+  // JPEG (src/image/packed_jpeg.h) instead of pixels, which a Feeder decodes on its device. It may
+  // be larger than them, if others of the batch are smaller.
   bool packs = false;
   // Maps the dataset's labels to the model's, if its classes have other numbers there or some are
   // missing. Empty: identity.
