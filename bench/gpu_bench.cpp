@@ -333,7 +333,7 @@ bool bench_decode(Bench& bench, const at::Device& device, const std::string& whe
       .failed = failed.mutable_data_ptr<uint8_t>()};
   bench.add("decode packed JPEGs " + where, "images/s", double(count),
             [&] { saturate::unpack_jpegs(batch, device); });
-  const at::Tensor pinned = device.is_cuda() ? slots.pin_memory() : slots;
+  const at::Tensor pinned = device.is_cuda() ? memory.pin_memory() : memory;
   bench.add("copy and decode packed JPEGs " + where, "images/s", double(count), [&] {
     there.copy_(pinned, /*non_blocking=*/true);
     saturate::unpack_jpegs(batch, device);

@@ -9,7 +9,7 @@ Parts, in order:
   bench    a custom augmentation; copies to the GPU, pinned and pageable; the augmentation kernels of images and volumes
            beside a plain copy of as many bytes
   steps    training steps of three networks in each precision, and of GPT-2 in bf16
-  graphs   the same, each step as one CUDA graph
+  graphs   the same, each step as one CUDA graph; and GPT-2 with a compiled step
   sweeps   settings side by side, and the ladders
   peers    Python on the same GPU (torchvision's augmentation and networks, GPT-2, also with torch.compile, the ladder of
            free gains), each directly after its counterpart, which this part measures too

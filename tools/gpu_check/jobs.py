@@ -25,7 +25,7 @@ STEPS = [
 WITHOUT_PEER = ["resnet9"]  # torchvision has none
 GPT = ("gpt2", 1024, 8)  # model, tokens in a sequence, batch
 GPT_TOKENS = 1 << 19
-JPEGS = "size=448,count=256"  # drawn, of about the pixels of a photograph of ImageNet
+JPEGS = 256  # drawn, of about the pixels of a photograph of ImageNet
 PRECISIONS = ["bf16", "fp16", "tf32", "fp32"]  # a GPU's default first
 GRAPH_PRECISIONS = ["bf16", "fp16"]
 # Settings whose speedup only a GPU can show.
@@ -97,6 +97,7 @@ class Jobs:
             yield from self._steps(precision)
         for title, over, settings in SWEEPS:
             yield self._job("sweeps", title, self.sweep, over, settings)
+        yield self._job("sweeps", "where JPEGs are decoded", self.sweep_decode)
         for ladder in LADDERS:
             yield self._job("sweeps", ladder, self.rungs, ["ladder", self.root / f"ladders/{ladder}.toml"],
                             compared=ladder == "free-speed")
@@ -117,10 +118,11 @@ class Jobs:
                 yield self._job("graphs", f"train {name}, one graph, {precision}", self.step, model, side, batch,
                                 precision, graph=True)
         if precision == "bf16":
-            yield self._job("steps", "train gpt2 bf16", self.gpt_step, False, compared=True)
+            yield self._job("steps", "train gpt2 bf16", self.gpt_step, compared=True)
             for how in ("", "compile "):
                 yield self._job("peers", f"Python {how}gpt2 bf16", self.peer_gpt, how.strip() or "eager")
-            yield self._job("graphs", "train gpt2, one graph, bf16", self.gpt_step, True)
+            yield self._job("graphs", "train gpt2, one graph, bf16", self.gpt_step, graph=True)
+            yield self._job("graphs", "train gpt2, compiled, bf16", self.gpt_step, compiled=True)
 
     @staticmethod
     def _job(part, name, function, *arguments, compared=False, **more):
@@ -153,11 +155,12 @@ class Jobs:
             self.check.results.add_row(row)
 
     @contextlib.contextmanager
-    def _jpegs(self, job):
+    def _jpegs(self, job, count=JPEGS):
         """A folder of JPEGs, or None if they could not be written."""
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as scratch:
             folder = f"{scratch}/jpegs"
-            said = self.check.run(job, self.check.command("saturate", "data", "synth", JPEGS, "--out", folder))
+            said = self.check.run(job, self.check.command("saturate", "data", "synth", f"size=448,count={count}",
+                                                          "--out", folder))
             yield None if said is None else folder
 
     def step(self, job, model, side, batch, precision, graph=False):
@@ -169,8 +172,8 @@ class Jobs:
                     "data.cache=device"]
         self._step(job, "imagenet-sample", settings, graph, "images/s")
 
-    def gpt_step(self, job, graph):
-        """As step(), in tokens/s: GPT-2 with random tokens from a file."""
+    def gpt_step(self, job, graph=False, compiled=False):
+        """As step(), in tokens/s: GPT-2 with random tokens from a file. `compiled`: by tools/compile_step.py before."""
         model, context, batch = GPT
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
             tokens = array.array("H", random.Random(1).choices(range(50257), k=GPT_TOKENS))
@@ -179,7 +182,20 @@ class Jobs:
                         "data.eval_source=", f"train.batch={batch}", "train.epochs=2", f"model.name={model}",
                         "optimizer.lr=0.0001", "schedule.warmup_epochs=0", "precision.mode=bf16",
                         "checkpoint.every=0", "watch.every=10"]
+            if compiled and not (settings := self._compiled(job, "gpt-tiny", settings, folder)):
+                return
             self._step(job, "gpt-tiny", settings, graph, "tokens/s", context)
+
+    def _compiled(self, job, recipe, settings, folder):
+        """`settings` with a compiled step in `folder`; None if it could not be compiled."""
+        if not (shutil.which("c++") and (shutil.which("nvcc") or pathlib.Path("/usr/local/cuda/bin/nvcc").exists())):
+            return self.check.results.note("skipped", job, "needs a C++ compiler and the CUDA toolkit")
+        command = [self.python, self.root / "tools/compile_step.py", self.root / f"recipes/{recipe}.toml",
+                   "--out", f"{folder}/step.pt2", "--saturate", self.check.programs["saturate"], "--set",
+                   "train.device=cuda"]
+        for setting in settings:
+            command += ["--set", setting]
+        return self.check.run(job, command) is not None and [*settings, f"train.compiled={folder}/step.pt2"]
 
     def _step(self, job, recipe, settings, graph, unit, scale=1):
         """`scale`: units in a sample."""
@@ -235,6 +251,14 @@ class Jobs:
         for text in ["train.device=cuda", *settings]:
             command += ["--set", text]
         self.rungs(job, command)
+
+    def sweep_decode(self, job):
+        """Training from JPEGs with one loader thread, which a GPU soon outruns."""
+        with self._jpegs(job, 8 * JPEGS) as folder:
+            if folder:
+                self.sweep(job, ["data.decode_device=cpu,cuda"],
+                           [f"data.source=folder:{folder}", "data.eval_source=", "data.threads=1", "train.batch=256",
+                            "augment.crop=random_resized", "augment.size=224", "model.width=0.25"])
 
     def rungs(self, job, command):
         """The rungs of a ladder or a sweep, which write the same JSON."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Keys, tokens and signatures of URLs in what saturate prints and writes: there must be none.
 
-    tests/store_secrets_test.py --saturate build/saturate [NAME of a test ...]
+    tests/run_secrets_test.py --saturate build/saturate [NAME of a test ...]
 
 A URL's query is in the run's recipe.toml, its checkpoints and the commands below "next:", since a resumed run reads the
 source again (docs/data.md); it must not be anywhere else. Keys must be nowhere.
