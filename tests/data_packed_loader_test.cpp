@@ -92,7 +92,7 @@ TEST_F(PackedLoader, SkippedSamplesMoveNoBytes) {
   EXPECT_EQ(batches_of(data, packs, crops(96)).pixels, batches_of(data, decodes, crops(96)).pixels);
 }
 
-// Images that are not in segments are decoded to their places.
+// The loader decodes these crops, also of JPEGs in segments, to places in the batch's memory.
 TEST_F(PackedLoader, LetterboxesAndPaddedImagesHavePlacesToo) {
   for (const CropKind crop : {CropKind::kPad, CropKind::kLetterbox}) {
     AugmentOptions augment = crops(96);

@@ -102,6 +102,7 @@ TEST(ScanHeader, MarkersThatChangeTheImageAreKnown) {
   EXPECT_FALSE(is_read(with_marker(file, 0xe1, xmp)));
   EXPECT_TRUE(is_read(with_marker(file, 0xe1, "something else")));
   EXPECT_TRUE(is_read(with_marker(file, 0xfe, "a comment")));
+  EXPECT_FALSE(is_read(with_marker(file, 0xf0, "ab"))) << "reserved";
   for (const int transform : {0, 1}) {
     const std::string adobe = std::string("Adobe\0\x64\0\0\0\0", 11) + char(transform);
     const auto coloured = with_marker(file, 0xee, adobe);

@@ -57,6 +57,7 @@ void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
   EffectList applied;
   EffectList& effects = options_.finishes() ? applied : sample.effects;
   sample.effects.count = 0;
+  sample.stored = {};
   if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, sample.index});
   if (options_.masks) drawn_effects_ = effects;
   if (options_.output == BatchOutput::kPlaces) return locate(epoch, sample);
@@ -93,6 +94,7 @@ void SampleReader::read_tensors(uint32_t epoch, BatchSample& sample, const Seque
   }
   sample.label = sample_.label;
   sample.effects.count = 0;
+  sample.stored = {};
   const Span span("effects");
   volumes_.write(sample_.bytes, {options_.seed, epoch, sample.index}, options_.train, extent,
                  address);

@@ -64,9 +64,9 @@ class SampleReader {
   int64_t read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
   // Both write sample_ to `out`, or to a place that they take. False if only the exact path can.
   bool read_fast(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
-  // pack() of segmented_, which is not open.
+  // The same as pack(), for segmented_, which fast_ has not opened.
   bool pack_segments(uint32_t epoch, uint32_t index);
-  // Writes the open JPEG to room_ as it is; false if it cannot be packed, or there is too little.
+  // Packs the JPEG that fast_ has open into room_; false if it cannot be packed or has no room.
   bool pack(const SampleTransform& transform);
   // Where the pixels go: `out`, or with room_ a place in that.
   std::byte* place_of_pixels(std::byte* out);

@@ -66,7 +66,8 @@ class HeaderReader {
           has_jfif_ = true;
         if (marker == kApp14 && body.size() >= 12 && starts_with(body, "Adobe"))
           adobe_transform_ = byte_at(body, 11);
-        return marker > kApp0 - 1;
+        // libjpeg fails at the reserved markers between these.
+        return (marker >= kApp0 && marker < kApp0 + 16) || marker == kComment;
     }
   }
 
@@ -80,6 +81,7 @@ class HeaderReader {
     header_.width = big16(body, 3);
     const int count = byte_at(body, 5);
     if ((count != 1 && count != 3) || body.size() != 6 + 3 * size_t(count)) return false;
+    if (std::max(header_.width, header_.height) > JPEG_MAX_DIMENSION) return false;
     // libjpeg upsamples the chroma of narrower images without a filter.
     if (std::min(header_.width, header_.height) < 2 * DCTSIZE) return false;
     header_.components = count;
