@@ -77,9 +77,10 @@ TEST_F(DiagnoseCommand, ShowsTheLinkOfAStore) {
   });
   const std::string json_path = dir / "found.json";
   const CommandResult result =
-      diagnose("--seconds 3 --rounds 3 --set data.source=shard:" + server.url("/s.shard") +
-               " --set data.eval_source= --json " + json_path);
+      diagnose("--seconds 3 --rounds 3 --set 'data.source=shard:" + server.url("/s.shard") +
+               "?sign=SECRET' --set data.eval_source= --json " + json_path);
   ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(read_text(json_path).find("SECRET"), std::string::npos);
   const auto evidence = nlohmann::json::parse(read_text(json_path))["evidence"];
   const auto& link = evidence["link"];
   ASSERT_TRUE(link.is_object()) << evidence;

@@ -21,7 +21,7 @@ import time
 import urllib.parse
 from xml.sax.saxutils import escape
 
-WAYS = ("closed", "reset", "busy", "throttled", "short", "too long", "no range", "late")
+WAYS = ("closed", "reset", "busy", "throttled", "short", "too long", "no range", "whole", "late")
 LATE_S = 2
 CHUNK = 32 << 10
 KEY, SECRET = "AKIDTESTTESTTEST", "SECRETOFTHETEST/NEVERTOBEPRINTED"
@@ -99,20 +99,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def send_range(self, path, way=None):
-        """`way`: "short", "too long", "no range" or None."""
+        """`way`: "short", "too long", "no range", "whole" or None."""
         store = self.server
         file = store.root / path.split("/", 2)[2]
         if not file.is_file():
             return self.reply(404, b"<Error><Code>NoSuchKey</Code></Error>")
         size = file.stat().st_size
         first, last = map(int, re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"]).groups())
-        last = min(last, size - 1)
+        first, last = (0, size - 1) if way == "whole" else (first, min(last, size - 1))
         with open(file, "rb") as source:
             source.seek(first)
             data = source.read(last + 1 - first)
-        self.send_response(206)
+        self.send_response(200 if way == "whole" else 206)
         self.send_header("ETag", f'"{size}"')
-        if way != "no range":
+        if way not in ("no range", "whole"):
             self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
         if way == "too long":
             data += b"and more"

@@ -161,7 +161,7 @@ TEST_F(StoreEpochs, AnotherEpochOrPlaceWithdrawsWhatWasFetched) {
   testing::expect_withdrawn(*far, options(9), augment(), 20, server, "/a.shard", kEpochSamples - 1);
 }
 
-// Epoch 1 ends before its last two batches, when samples of epoch 2 are announced already.
+// Epoch 1 ends before its last two batches, when samples of epoch 2 may be announced already.
 TEST_F(StoreEpochs, FailuresAndAnEarlyEndChangeNoSample) {
   server.tamper([](const HttpAsk& ask, testing::HttpAnswer& answer) {
     if (ask.number % 3 == 0) answer = {503, {}, ""};

@@ -114,6 +114,7 @@ INSTANTIATE_TEST_SUITE_P(
                  [](const HttpAsk&, HttpAnswer& a) {
                    a = {400, {}, "<Code>SlowDown</Code>"};
                  }},
+        BadReply{"ignored_range", [](const HttpAsk&, HttpAnswer& a) { a.status = 200; }},
         BadReply{"reset", [](const HttpAsk&, HttpAnswer& a) { a.reset = true; }},
         BadReply{"short_body",
                  [](const HttpAsk&, HttpAnswer& a) {
@@ -310,6 +311,15 @@ TEST_F(StoreRead, BadUrlsAreErrorsOfUsage) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage) << url;
     EXPECT_EQ(std::string(error.what()).find("user:"), std::string::npos);
   }
+}
+
+TEST_F(StoreRead, AServerThatIgnoresRangesIsNamed) {
+  server.tamper([](const HttpAsk&, HttpAnswer& answer) { answer.status = 200; });
+  ObjectStore store(env(), {}, quick_tuning());
+  const Error error = error_of([&] { store.open(server.url("/a")); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_NE(std::string(error.what()).find(" ignores ranges"), std::string::npos) << error.what();
+  EXPECT_EQ(server.asks().size(), 4u);
 }
 
 // The first request for a range is never answered; the second one is.

@@ -1,6 +1,8 @@
 // A server that sends a request's secrets back: they are in no message.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "store/bucket_list.h"
 #include "store/object_store.h"
 #include "store/server_text.h"
@@ -19,7 +21,12 @@ using testing::StoreServer;
 
 constexpr const char* kKeyId = "AKIAKEYKEYKEYKEYKEY";
 constexpr const char* kSecretKey = "secret+secret/secretsecretsecretsecret";
-constexpr const char* kToken = "tokenTOKENtokenTOKENtokenTOKEN";
+const std::string kLongToken = [] {
+  std::string token = "tokenTOKEN";
+  while (token.size() < 300) token += token;
+  return token;
+}();
+const char* const kToken = kLongToken.c_str();
 constexpr const char* kSignature = "signatureSIGNATUREsignature";
 
 class StoreSecrets : public ::testing::Test {
@@ -41,14 +48,15 @@ class StoreSecrets : public ::testing::Test {
   }
   void expect_hidden(const std::string& url) {
     for (const char* secret : {kKeyId, kSecretKey, kToken, kSignature})
-      for (const std::string& form : {std::string(secret), encode_query(secret)})
+      for (const std::string& form : std::set<std::string>{secret, encode_query(secret)})
         for (const HttpAnswer& lie : lies(form)) {
-          server.tamper([&](const HttpAsk&, HttpAnswer& answer) { answer = lie; });
+          server.tamper([lie](const HttpAsk&, HttpAnswer& answer) { answer = lie; });
           StoreOptions options;
           options.timeout_s = 0.05;
           ObjectStore store(env(), options, quick_tuning());
           const Error error = error_of([&] { store.open(url); });
-          EXPECT_EQ(std::string(error.what()).find(form), std::string::npos) << error.what();
+          EXPECT_EQ(std::string(error.what()).find(form.substr(0, 20)), std::string::npos)
+              << error.what();
           EXPECT_LT(std::string(error.what()).size(), 600u) << error.what();
         }
   }
@@ -75,7 +83,8 @@ TEST_F(StoreSecrets, AreInNoErrorOfAList) {
               "/</Prefix></CommonPrefixes></ListBucketResult>",
           "<" + std::string(echoed) + ">", "<Error><Code>" + std::string(echoed) + "</Code>"}) {
       for (const int status : {200, 400, 403}) {
-        server.tamper([&](const HttpAsk&, HttpAnswer& answer) { answer = {status, {}, body}; });
+        server.tamper(
+            [status, body](const HttpAsk&, HttpAnswer& answer) { answer = {status, {}, body}; });
         ObjectStore store(env(), {}, quick_tuning());
         BucketList list(store.calls(), locate_bucket(env(), "s3://bucket/images/"),
                         "s3://bucket/images/");

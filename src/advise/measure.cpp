@@ -162,7 +162,10 @@ class Measuring {
       if (before && source_->look_ahead() > 0)
         found_.link = link_use(*before, store_counts(env_, store).value_or(*before),
                                double(env_.now_ns() - begin) * 1e-9);
-      if (found_.link) found_.link->crop_share = crop_share_of(*source_, found_.recipe.augment);
+      const DataOptions& data = found_.recipe.data;
+      if (found_.link && data.shuffle.mode == ShuffleMode::kFull &&
+          data.cache.mode == CacheMode::kNone)  // else whole samples are read
+        found_.link->crop_share = crop_share_of(*source_, found_.recipe.augment);
       if (!a || !b || !c || options_.should_stop()) return false;
       if (round < 0) {  // warming up, which tells how long a step takes
         found_.rate = a->images_per_s();

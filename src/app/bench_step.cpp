@@ -8,6 +8,7 @@
 #include "app/bench_report.h"
 #include "app/command.h"
 #include "app/scratch_folder.h"
+#include "base/printable.h"
 #include "record/json_fields.h"
 #include "saturate/data/error.h"
 
@@ -80,7 +81,7 @@ BenchRow whole_row(const StepBench& found) {
   row.keys["size"] = recipe.augment.of_epoch(0).size;
   row.keys["batch"] = recipe.train.batch;
   row.keys["threads"] = recipe.train.threads;
-  row.keys["recipe"] = to_toml(recipe);
+  row.keys["recipe"] = without_queries(to_toml(recipe));
   return row;
 }
 

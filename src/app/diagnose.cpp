@@ -229,7 +229,7 @@ Json to_json(const Diagnosis& diagnosis, const Measurements& found) {
           {"not_measured", skipped},
           {"host", {{"cpu", host.cpu}, {"system", host.system}, {"cores", host.cores}}},
           {"commit", build_commit()},
-          {"recipe", to_toml(found.recipe)}};
+          {"recipe", without_queries(to_toml(found.recipe))}};
 }
 
 std::optional<Measurements> measured(Env& env, const Recipe& recipe,

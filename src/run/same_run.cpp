@@ -70,8 +70,9 @@ void require_same_versions(const Checkpoint& saved, const std::vector<ObjectVers
            "the training data have been replaced since the run to resume read them: size, ETag or "
            "date is another",
            object.name,
-           std::string("Put the old object back; add --allow-changed-data to continue with this "
-                       "one; or ") +
+           std::string("Put the old object back (and delete the folder lists of data.cache_dir, "
+                       "where a bucket's list is kept for an hour); add --allow-changed-data to "
+                       "continue with this one; or ") +
                kNewRun);
   }
 }
@@ -182,7 +183,9 @@ void require_same_objects(const std::vector<std::string>& ranks) {
              fmt::format("ranks {} and {} have opened different objects: size, ETag or date "
                          "differs, so it was replaced meanwhile",
                          whose, rank),
-             name, "Start the run again when the data no longer change");
+             name,
+             "Start the run again when the data no longer change; with data.cache_dir, delete its "
+             "folder lists, where a bucket's list is kept for an hour");
     }
   }
 }

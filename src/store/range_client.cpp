@@ -212,7 +212,9 @@ void RangeClient::follow(const FetchPtr& fetch, const HttpReply& reply) {
   if (!may_redirect(from, reply.redirect))
     return fail_fetch(fetch, ErrorKind::kRun,
                       "the server " + host_of(from) + " redirects to " +
-                          without_secrets(place_of(reply.redirect), secrets_of(from, {})) +
+                          place_of(without_secrets(
+                              without_secrets(reply.redirect, secrets_of(object.location.url, {})),
+                              secrets_of(object.redirected, {}))) +
                           ", which is not followed: only redirects within one host are, and none "
                           "from https to http",
                       "Write the URL that it redirects to, which curl -sIL prints, in data.source");

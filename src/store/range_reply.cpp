@@ -59,6 +59,15 @@ ErrorKind kind_at(const StoreObject& object) {
   return object.is_open ? ErrorKind::kRun : ErrorKind::kData;
 }
 
+// A proxy may do so now and then, so it is asked again.
+ReplyVerdict ignored_range(const StoreObject& object) {
+  const std::string& url = object.redirected.empty() ? object.location.url : object.redirected;
+  return {ReplyKind::kLie,
+          "the server " + host_of(url) + " ignores ranges: it answers 200 with the whole file",
+          "Use a server that supports ranges, such as nginx, or copy the file to a disk",
+          kind_at(object)};
+}
+
 ReplyVerdict judge_content(StoreObject& object, uint64_t offset, uint64_t length,
                            HttpReply& reply) {
   const std::string header = reply.header("content-range");
@@ -126,10 +135,6 @@ ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
     return final_verdict(status + ": there is no such object", kCheckUrl, kind_at(object));
   if (reply.status == 416 || reply.status == 412)
     return final_verdict(status + ": the object has changed, and is shorter now", kChanged);
-  if (reply.status == 200)
-    return final_verdict("the server does not support ranges: it answers 200 with the whole file",
-                         "Use a server that does, such as nginx, or copy the file to a disk",
-                         kind_at(object));
   return final_verdict(status, kCheckUrl, kind_at(object));
 }
 
@@ -167,7 +172,7 @@ ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, 
   if (reply.status == 206 && reply.too_long)
     return lie("the server sent more bytes than the " + std::to_string(length) +
                " that it was asked for");
-  if (reply.status == 200) return judge_status(object, reply);
+  if (reply.status == 200) return ignored_range(object);
   if (!reply.error.empty()) {
     const std::string what = printable(reply.error);
     if (reply.is_final)

@@ -79,8 +79,8 @@ std::unique_ptr<ReadableFile> StoreEnv::open_readable(const std::string& path) {
   auto file = std::make_unique<StoreFile>(store_, path);
   const StoreObject& object = file->object();
   const MutexLock lock(mutex_);
-  opened_.emplace(object.name, unsigned_url(object.location.url) + "\n" +
-                                   std::to_string(object.size) + "\n" +
+  // Not the URL: an endpoint and a signature may be other ones.
+  opened_.emplace(object.name, std::to_string(object.size) + "\n" +
                                    (object.etag.empty() ? object.modified : object.etag));
   return file;
 }

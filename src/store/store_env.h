@@ -52,7 +52,7 @@ class StoreEnv : public Env {
   Env& inner_;
   const std::shared_ptr<ObjectStore> store_;
   mutable Mutex mutex_;
-  // Names, and what identifies the bytes: URLs of one name may have different queries.
+  // Names, and sizes and ETags or dates: URLs of one name may have different queries.
   std::set<std::pair<std::string, std::string>> opened_ GUARDED_BY(mutex_);
 };
 

@@ -88,7 +88,7 @@ struct DecodedSample {
 // An object of a store that a source was opened from, as it was then; or a folder of a bucket.
 struct ObjectVersion {
   std::string name;    // for messages: without a query
-  std::string digest;  // of the URL, size and ETag (else date): another one if it was replaced
+  std::string digest;  // of the size and ETag (else date): another one if it was replaced
 };
 
 class SourceIndex;
