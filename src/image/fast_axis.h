@@ -15,6 +15,7 @@ struct TriangleFilter {
   int taps = 0;
   std::vector<int> first;      // [out]
   std::vector<double> weight;  // [out][taps], those of each output add up to 1
+  std::vector<double> scratch;
 };
 
 // The filter that resizes the interval [begin, begin + length) of an axis, in fractional samples,

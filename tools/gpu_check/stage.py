@@ -11,7 +11,7 @@ import zipfile
 LIMIT = 80 << 20  # bytes, for the whole folder; tar and xz halve it
 FILES = ["recipes", "ladders", "tools/gpu-check", "tools/gpu_check", "tools/peers", "tools/model_twins.py",
          "tools/tensor_twins.py",
-         "tools/compile_step.py"]
+         "tools/compile_step.py", "tests/goldens/image/inputs"]
 ARCHIVES = ["cifar10-train.tar", "cifar10-test.tar"]
 # Libraries of a bare Ubuntu 24.04 or Debian 12.
 SYSTEM = re.compile(r"(ld-linux-x86-64|lib(c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+|z))\.so\.")
