@@ -57,7 +57,7 @@ def rung_lines(rungs):
 def table(path):
     result = json.loads(path.read_text())
     machine = machine_of(result.get("host", {}))
-    title = result.get("bench") or f"ladder: {result['title']}"
+    title = path.stem if result.get("bench") else f"ladder: {result['title']}"
     lines = [f"\n## {title}\n", f"`results/{path.name}`, commit {result['commit']}: {machine}.\n"]
     if note := result.get("note"):
         lines.append(note + "\n")

@@ -159,7 +159,7 @@ std::vector<OptionRow> source_rows() {
           "Where data.decode = \"fast\" decodes: cuda copies the compressed parts of a JPEG that "
           "a crop needs to the training GPU, which decodes them to the same pixels. It needs "
           "augmentation there, and JPEGs in segments (data pack) or in data.index; the loader's "
-          "threads decode all other images. auto is cpu: cuda has not run on a GPU yet."),
+          "threads decode all other images. auto is cpu: cuda takes GPU time from training."),
       choice(SATURATE_OPTION(data.on_error),
              std::vector<std::pair<std::string, OnError>>{{"fail", OnError::kFail},
                                                           {"skip", OnError::kSkip}},

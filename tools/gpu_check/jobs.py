@@ -257,8 +257,8 @@ class Jobs:
         with self._jpegs(job, 8 * JPEGS) as folder:
             if folder:
                 self.sweep(job, ["data.decode_device=cpu,cuda"],
-                           [f"data.source=folder:{folder}", "data.eval_source=", "data.threads=1", "train.batch=256",
-                            "augment.crop=random_resized", "augment.size=224", "model.width=0.25"])
+                           [f"data.source=folder:{folder}", "data.eval_source=", "data.decode=fast", "data.threads=1",
+                            "train.batch=256", "augment.crop=random_resized", "augment.size=224", "model.width=0.25"])
 
     def rungs(self, job, command):
         """The rungs of a ladder or a sweep, which write the same JSON."""
