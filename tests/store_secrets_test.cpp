@@ -46,8 +46,8 @@ class StoreSecrets : public ::testing::Test {
             {302, {{"Location", "http://" + secret + "@example/"}}, ""},
             {500, {{secret, secret}}, secret}};
   }
-  void expect_hidden(const std::string& url) {
-    for (const char* secret : {kKeyId, kSecretKey, kToken, kSignature})
+  void expect_hidden(const std::string& url, std::initializer_list<const char*> secrets) {
+    for (const char* secret : secrets)
       for (const std::string& form : std::set<std::string>{secret, encode_query(secret)})
         for (const HttpAnswer& lie : lies(form)) {
           server.tamper([lie](const HttpAsk&, HttpAnswer& answer) { answer = lie; });
@@ -69,9 +69,10 @@ class StoreSecrets : public ::testing::Test {
 };
 
 TEST_F(StoreSecrets, AreInNoErrorOfARead) {
-  expect_hidden("s3://bucket/a");
+  expect_hidden("s3://bucket/a", {kKeyId, kSecretKey, kToken});
   expect_hidden(server.url("/bucket/a?X-Amz-Security-Token=") + kToken + "&X-Amz-Credential=" +
-                kKeyId + "&X-Amz-Signature=" + kSignature + "&x=" + encode_query(kSecretKey));
+                kKeyId + "&X-Amz-Signature=" + kSignature + "&x=" + encode_query(kSecretKey),
+                {kKeyId, kSecretKey, kToken, kSignature});
 }
 
 TEST_F(StoreSecrets, AreInNoErrorOfAList) {
