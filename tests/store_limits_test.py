@@ -21,6 +21,7 @@ from bad_store import Store
 from store_runs import StoreTest, options
 
 MB = 10**6
+PART = 32 << 20  # bytes of an upload's part
 
 
 class CacheOfSeveralProcesses(StoreTest):
@@ -150,20 +151,15 @@ class KilledUpload(unittest.TestCase):
         self.assertEqual(process.wait(120), 0, (self.folder / "log").read_text())
 
     def kill_after(self, parts, process, store):
-        """Kills the command when it has sent so many parts."""
-        before = set(store.uploads)
-
-        def sent():
-            return sum(len(sent) for name, (_, sent) in list(store.uploads.items()) if name not in before)
-
-        while process.poll() is None and sent() < parts:
+        """Kills the command when the store has so many parts."""
+        while process.poll() is None and sum(len(sent) for _, sent in list(store.uploads.values())) < parts:
             time.sleep(0.002)
         process.kill()
         self.assertEqual(process.wait(), -signal.SIGKILL, (self.folder / "log").read_text())
 
-    def test_is_whole_and_leaves_no_parts_after_it_was_run_again(self):
+    def test_is_continued_when_it_is_run_again(self):
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        self.write_arrays(1_200)
+        self.write_arrays(2_000)
         here, there = self.folder / "a.shard", self.folder / "bucket/a.shard"
         there.parent.mkdir()
         with Store(there.parent, failures=0.05) as store:
@@ -172,14 +168,20 @@ class KilledUpload(unittest.TestCase):
             for parts in (1, 2, 3):
                 self.kill_after(parts, self.pack("s3://bucket/a.shard", environment), store)
                 self.assertFalse(there.exists())
-                self.assertEqual(len(store.uploads), 1, "that of the command before is removed")
+                self.assertEqual(len(store.uploads), 1)
+            time.sleep(0.5)  # the last bytes of a part may be received after its process has ended
+            kept = [len(part) for _, sent in store.uploads.values() for part in sent.values()]
+            before = store.counts["parts"]
             self.finish(self.pack("s3://bucket/a.shard", environment))
             self.assertEqual(store.uploads, {})
-            self.assertEqual(store.counts["uploads"], 4)
+            self.assertEqual(store.counts["uploads"], 1)
             self.assertEqual(there.read_bytes(), here.read_bytes())
+            parts = -(-here.stat().st_size // PART)
+            self.assertEqual(store.counts["parts"] - before, parts - len(kept))
+            self.assertIn(f"kept {sum(kept) / MB:.1f} MB of an earlier upload", (self.folder / "log").read_text())
 
     def write_arrays(self, count):
-        """Samples of 0.1 MB: the shard has four parts of 32 MiB."""
+        """Samples of 0.1 MB: 2,000 are six parts of 32 MiB."""
         for name, kind, shape, data in (("x", "|u1", (count, 100_000), os.urandom(count * 100_000)),
                                         ("y", "<i8", (count,), bytes(count * 8))):
             text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
