@@ -40,6 +40,7 @@ class CacheOfSeveralProcesses(StoreTest):
         for process, self.out, self.log in processes:
             self.finish(process)
             self.expect_whole_run()
+            self.assertNotIn("the cache cannot be used", self.log.read_text())
 
     @staticmethod
     def size_of(folder):

@@ -163,6 +163,46 @@ TEST_F(StoreSharedCache, ListsAreCounted) {
   EXPECT_EQ(count(), 2u);
 }
 
+// Deletes the folder just before a file in it is renamed.
+class DeletingEnv : public FaultEnv {
+ public:
+  explicit DeletingEnv(const std::string& folder) : FaultEnv(env()), folder_(folder) {}
+  void rename(const std::string& from, const std::string& to) override {
+    if (times > 0) {
+      --times;
+      fs::remove_all(folder_);
+    }
+    FaultEnv::rename(from, to);
+  }
+  int times = 0;
+
+ private:
+  const std::string folder_;
+};
+
+TEST_F(StoreSharedCache, ADeletedFolderIsMadeAgainAtOnce) {
+  DeletingEnv files(folder / "cache");
+  const auto one = cache_of(100, files), other = cache_of(100);
+  one->use("a");
+  other->use("a");
+  write(*one, "a", 0);
+  write(*other, "a", 1);
+  files.times = 2;
+  write(*one, "a", 2);
+  EXPECT_FALSE(has(*one, "a", 0));
+  EXPECT_TRUE(has(*one, "a", 2));
+  write(*other, "a", 3);
+  fs::remove_all(folder / "cache");
+  write(*one, "a", 4);
+  EXPECT_TRUE(has(*other, "a", 4));
+  EXPECT_EQ(count(), 1u);
+  files.times = 100;  // it is deleted again and again
+  write(*one, "a", 5);
+  files.times = 0;
+  write(*one, "a", 6);
+  EXPECT_TRUE(has(*one, "a", 6));
+}
+
 // All but the file with the count of their bytes.
 TEST_F(StoreSharedCache, DeletedRangesMakeRoom) {
   FaultEnv files(env());

@@ -202,12 +202,14 @@ bool ExtentCache::keep_list(const std::string& name, std::span<const std::byte> 
   return add(list, [&](WritableFile& file) { file.append(bytes); });
 }
 
+// A folder that is deleted meanwhile is made again at once.
 bool ExtentCache::add(const Addition& addition, const std::function<void(WritableFile&)>& fill) {
   const std::string folder = folder_ + "/" + addition.folder, path = folder + "/" + addition.name;
   const std::string unfinished =
       folder + "/" + std::string(kUnfinished) + process_ + "." + std::to_string(counter_++);
   for (int i = 0; i < kTries && !is_off(); ++i) {
     std::optional<CacheSpace> space;
+    bool has_folder = false;
     try {
       space.emplace(env_, folder_);
       look(*space);
@@ -218,6 +220,7 @@ bool ExtentCache::add(const Addition& addition, const std::function<void(Writabl
       if (has_room) {
         if (!env_.is_directory(folder)) space->used += kCacheBlock;
         env_.make_directories(folder);
+        has_folder = true;
         const auto file = env_.open_writable(unfinished);
         fill(*file);
         file->close();
@@ -231,6 +234,9 @@ bool ExtentCache::add(const Addition& addition, const std::function<void(Writabl
       env_.remove(path);  // nothing counts it
     } catch (const Error& error) {
       discard(env_, unfinished);
+      const bool is_deleted =
+          space && (!space->is_current() || (has_folder && !env_.is_directory(folder)));
+      if (is_deleted) continue;
       note_failure(error.what());
       return false;
     }
