@@ -7,6 +7,7 @@ credentials before.
 """
 
 import collections
+import hashlib
 import http.server
 import os
 import pathlib
@@ -57,10 +58,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 time.sleep(LATE_S)
             elif way:
                 return self.fail(way, path)
-            if self.command == "GET" and not query.keys() & {"list-type", "uploads"}:
+            if self.command == "GET" and not query.keys() & {"list-type", "uploads", "uploadId"}:
                 return self.send_range(path)
             status, text = store.bucket(self.command, path.removeprefix("/bucket/"), query, body)
-            self.reply(status, text, ETag='"of a part"')
+            self.reply(status, text, ETag=f'"{hashlib.md5(body).hexdigest()}"')
         except (BrokenPipeError, ConnectionResetError):  # the client was killed
             self.close_connection = True
 
@@ -207,6 +208,12 @@ class Store(socketserver.ThreadingMixIn, http.server.HTTPServer):
             return 200, self.list(query)
         upload = query.get("uploadId")
         with self.lock:
+            if method == "GET" and upload:  # parts of an upload
+                _, parts = self.uploads[upload]
+                found = "".join(f"<Part><PartNumber>{number}</PartNumber><Size>{len(part)}</Size>"
+                                f"<ETag>&quot;{hashlib.md5(part).hexdigest()}&quot;</ETag></Part>"
+                                for number, part in parts.items())
+                return 200, f"<ListPartsResult>{found}</ListPartsResult>".encode()
             if method == "GET":  # uploads that have begun
                 found = "".join(f"<Upload><Key>{escape(key)}</Key><UploadId>{name}</UploadId></Upload>"
                                 for name, (key, _) in self.uploads.items() if key.startswith(query.get("prefix", "")))
@@ -222,6 +229,7 @@ class Store(socketserver.ThreadingMixIn, http.server.HTTPServer):
             if upload not in self.uploads:
                 return 404, b"<Error><Code>NoSuchUpload</Code></Error>"
             if method == "PUT":
+                self.counts["parts"] += 1
                 self.uploads[upload][1][int(query["partNumber"])] = body
                 return 200, b""
             _, parts = self.uploads.pop(upload)

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/md5.h"
 #include "store/store_url.h"
 #include "store/xml.h"
 #include "tests/store_testing.h"
@@ -64,15 +65,15 @@ class FakeBucket {
     objects_.clear();
   }
   // As a process that is killed later.
-  void begin_upload(const std::string& key) {
+  void begin_upload(const std::string& key, const std::map<int, std::string>& parts = {}) {
     const std::lock_guard lock(mutex_);
-    uploads_["upload " + std::to_string(++count_)].key = key;
+    uploads_["upload " + std::to_string(++count_)] = {key, parts};
   }
   size_t uploads() const {
     const std::lock_guard lock(mutex_);
     return uploads_.size();
   }
-  size_t page = 1'000;  // keys of a reply
+  size_t page = 1'000;  // keys or parts of a reply
 
  private:
   struct Unfinished {
@@ -81,7 +82,7 @@ class FakeBucket {
   };
 
   static std::string etag_of(const std::string& text) {
-    return "\"" + std::to_string(hash_bytes(std::as_bytes(std::span(text)))) + "\"";
+    return "\"" + md5_hex(std::as_bytes(std::span(text))) + "\"";
   }
 
   void respond(const HttpAsk& ask, HttpAnswer& answer) {
@@ -102,6 +103,8 @@ class FakeBucket {
       answer.body = list(ask);
     } else if (method == "GET" && parameter(ask, "uploads") != "-") {
       answer.body = list_uploads(parameter(ask, "prefix"));
+    } else if (method == "GET" && uploads_.contains(upload)) {
+      answer.body = list_parts(uploads_[upload], parameter(ask, "part-number-marker"));
     } else if (method == "GET") {
       get(key, ask, answer);
     } else if (method == "PUT" && upload == "-") {
@@ -186,6 +189,19 @@ class FakeBucket {
         body += "<Upload><Key>" + xml_escaped(upload.key) + "</Key><UploadId>" + id +
                 "</UploadId></Upload>";
     return body + "</ListMultipartUploadsResult>";
+  }
+
+  std::string list_parts(const Unfinished& upload, const std::string& marker) const {
+    std::string body;
+    size_t count = 0;
+    auto part = upload.parts.upper_bound(marker == "-" ? 0 : std::stoi(marker));
+    for (; part != upload.parts.end() && count < page; ++part, ++count)
+      body += "<Part><PartNumber>" + std::to_string(part->first) + "</PartNumber><ETag>" +
+              xml_escaped(etag_of(part->second)) + "</ETag><Size>" +
+              std::to_string(part->second.size()) + "</Size></Part>";
+    return "<ListPartsResult><IsTruncated>" +
+           std::string(part == upload.parts.end() ? "false" : "true") + "</IsTruncated>" + body +
+           "</ListPartsResult>";
   }
 
   void complete(const std::string& id, const std::string& body, HttpAnswer& answer) {

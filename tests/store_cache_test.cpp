@@ -146,12 +146,12 @@ TEST_F(StoreCache, MayBeDeletedAtAnyTime) {
 }
 
 TEST_F(StoreCache, StaysWithinItsBudget) {
-  const double gb = 45'000e-9;  // four ranges
+  const double gb = testing::cache_gb(4, kRangeSize);
   {
     ObjectStore store(env(), options(gb), quick_tuning());
     EXPECT_EQ(read_all(store), 10u);
     EXPECT_EQ(files().size(), 4u);
-    EXPECT_LE(bytes_on_disk(), 45'000u);
+    EXPECT_LE(bytes_on_disk(), uint64_t(gb * 1e9));
     EXPECT_EQ(read_all(store), 6u) << "those that are there stay";
   }
   // Another run's objects make room.
@@ -159,7 +159,7 @@ TEST_F(StoreCache, StaysWithinItsBudget) {
   ObjectStore later(env(), options(gb), quick_tuning());
   EXPECT_EQ(read_all(later, 3, "/b"), 3u);
   EXPECT_EQ(read_all(later, 3, "/b"), 0u);
-  EXPECT_LE(bytes_on_disk(), 45'000u);
+  EXPECT_LE(bytes_on_disk(), uint64_t(gb * 1e9));
   EXPECT_EQ(names(".old-").size(), 0u);
 }
 
@@ -221,8 +221,7 @@ TEST_F(StoreCache, EvictsWhatIsReadAgainLast) {
   server.put("/c", noise_text(1'000 + kRanges * kLength));
   for (const size_t kept : {20, 50, 100}) {
     fs::remove_all(folder / "cache");
-    ObjectStore store(env(), options((double(kept) * (kLength + 16) + 1) * 1e-9),
-                      without_second_requests());
+    ObjectStore store(env(), options(testing::cache_gb(kept, kLength)), without_second_requests());
     const auto object = store.open(server.url("/c"));
     const size_t before = server.asks().size();
     size_t reads = 0;
@@ -247,7 +246,7 @@ TEST_F(StoreCache, EvictsWhatIsReadAgainLast) {
 // the end of an epoch, when the cache holds `kept` ranges: nothing serves more reads of an epoch.
 TEST_F(StoreCache, ServesItsShareOfEveryEpochOfOneMachine) {
   constexpr size_t kCount = 18, kKept = 9;
-  ObjectStore store(env(), options((kKept * (kRangeSize + 16) + 1) * 1e-9),
+  ObjectStore store(env(), options(testing::cache_gb(kKept, kRangeSize)),
                     without_second_requests());
   const auto object = store.open(server.url("/a"));
   for (uint32_t e = 0; e < 3; ++e) {
@@ -263,7 +262,7 @@ TEST_F(StoreCache, ServesItsShareOfEveryEpochOfOneMachine) {
 }
 
 TEST_F(StoreCache, WhatAnotherProcessUsesStays) {
-  const double gb = 45'000e-9;  // four ranges
+  const double gb = testing::cache_gb(4, kRangeSize);
   server.put("/b", text);
   auto one = std::make_unique<ObjectStore>(env(), options(gb), quick_tuning());
   read_all(*one, 4);
@@ -277,7 +276,7 @@ TEST_F(StoreCache, WhatAnotherProcessUsesStays) {
 }
 
 TEST_F(StoreCache, MarksCountWhileTheirProcessHoldsItsLock) {
-  const double gb = 45'000e-9;  // four ranges
+  const double gb = testing::cache_gb(4, kRangeSize);
   server.put("/b", text);
   {
     ObjectStore first(env(), options(gb), quick_tuning());
@@ -324,7 +323,7 @@ TEST_F(StoreCache, OtherFoldersStay) {
     testing::write_file(folder / "cache/" + other, std::string(100, 'x'));
   testing::write_file(folder / "cache/" + name + "/1-30000", "");  // counts as 192 KiB if it is one
   server.put("/b", text);
-  const double gb = 45'000e-9;  // four ranges
+  const double gb = testing::cache_gb(4, kRangeSize);
   for (const std::string path : {"/a", "/b"}) {
     ObjectStore store(env(), options(gb), quick_tuning());
     EXPECT_EQ(read_all(store, 4, path), 4u);
@@ -360,9 +359,10 @@ TEST_F(StoreCache, ADiskThatFailsToReadMeansRequests) {
 TEST_F(StoreCache, RemovesWhatEndedProcessesLeft) {
   const std::string cache = folder / "cache/", object = cache + "0123456789abcdef0123456789abcdef";
   const std::vector<std::string> left{object + "/.new-1-2f.0", object + "/.user-1-2f",
-                                      cache + ".old-1-2f.0/1-1", cache + ".process-1-2f"};
-  const std::vector<std::string> others{object + "/.new-3-4f.0", object + "/.user-3-4f",
-                                        cache + ".old-3-4f.0/1-1"};
+                                      cache + ".old-1-2f.0/1-1", cache + ".process-1-2f",
+                                      cache + "lists/.new-1-2f.0"};
+  const std::vector<std::string> others{object + "/.user-3-4f", object + "/1-1",
+                                        cache + "lists/0123456789abcdef"};
   for (const auto& names : {left, others})
     for (const std::string& name : names) testing::write_file(name, "x");
   const auto held = env().lock(cache + ".process-3-4f");

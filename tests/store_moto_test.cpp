@@ -3,11 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "data/export.h"
 #include "store/bucket_list.h"
+#include "store/sha256.h"
 #include "store/store_env.h"
+#include "store/store_url.h"
 #include "store/upload.h"
+#include "store/xml.h"
 #include "tests/store_testing.h"
 
 namespace saturate {
@@ -75,6 +82,40 @@ TEST_F(StoreS3Bucket, ObjectsAreWrittenWholeAndInParts) {
   }
   EXPECT_EQ(uploads(), 0u);
   EXPECT_EQ(error_of([&] { store->open("s3://bucket/unfinished"); }).kind(), ErrorKind::kData);
+}
+
+TEST_F(StoreS3Bucket, AnUnfinishedUploadIsContinued) {
+  StoreTuning tuning = quick_tuning();
+  tuning.part_bytes = 5 << 20;
+  store = std::make_shared<ObjectStore>(env(), StoreOptions(), tuning);
+  const std::string url = "s3://bucket/continued", text = noise_text(13 << 20);
+  const StoreLocation object = locate_object(env(), url);
+  const auto send = [&](const std::string& method, const std::string& query,
+                        const std::string& body) {
+    HttpCall call;
+    call.name = "test";
+    call.is_signed = true;
+    call.request.method = method;
+    call.request.url = object.url + query;
+    call.request.region = object.region;
+    call.request.most = 1 << 20;
+    const auto bytes = std::as_bytes(std::span(body));
+    call.request.headers = {"Content-Type: application/octet-stream"};
+    call.request.body_hash = sha256_hex(bytes);
+    call.request.body = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+    const HttpReply reply = store->calls().call(call);
+    require_good(call, reply, "write the object");
+    return text_of(reply);
+  };
+  const std::string id =
+      xml_value(send("POST", "?uploads=", ""), "InitiateMultipartUploadResult/UploadId", "test");
+  send("PUT", "?partNumber=2&uploadId=" + encode_query(id), text.substr(5 << 20, 5 << 20));
+  ::testing::internal::CaptureStderr();
+  write(url, text);
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(printed.find("kept 5.2 MB"), std::string::npos) << printed;
+  EXPECT_EQ(read(url), text);
+  EXPECT_EQ(uploads(), 0u);
 }
 
 TEST_F(StoreS3Bucket, AFolderIsListedAndPackedBackIntoTheBucket) {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "saturate/data/loader.h"
+#include "store/cache_names.h"
 #include "store/store_tuning.h"
 #include "tests/data_testing.h"
 #include "tests/port_testing.h"
@@ -245,6 +246,12 @@ inline StoreTuning quick_tuning() {
   tuning.most_backoff_s = 0.02;
   tuning.adapts = false;
   return tuning;
+}
+
+// The budget of a cache in which so many ranges of this length fit, of so many objects; GB.
+inline double cache_gb(size_t ranges, uint64_t length, size_t objects = 1) {
+  const uint64_t bytes = ranges * room_of_entry(length) + (objects + 1) * kCacheBlock;
+  return double(bytes + bytes / 63 + 2) * 1e-9;  // a 64th is not used for ranges
 }
 
 // Waits until a condition holds, which another thread will make true; a test that waits a minute

@@ -3,12 +3,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <set>
+#include <string>
 
 #include "base/cancel.h"
 #include "data/export.h"
+#include "store/md5.h"
 #include "store/store_env.h"
 #include "store/upload.h"
 #include "tests/bucket_testing.h"
+#include "tests/format_testing.h"
 
 namespace saturate {
 namespace {
@@ -49,6 +54,21 @@ class StoreUpload : public ::testing::Test {
   }
   bool is_there() const { return bucket.objects().contains("a/b c"); }
   static bool is_part(const HttpAsk& ask) { return parameter(ask, "partNumber") != "-"; }
+  static std::string part_of(const std::string& text, size_t number) {
+    return text.substr((number - 1) * kPart, kPart);
+  }
+  // Writes, and returns the numbers of the parts that were sent, each once.
+  std::multiset<int> parts_sent(const std::string& text) {
+    const size_t before = server.asks().size();
+    write(text);
+    EXPECT_EQ(bucket.objects()["a/b c"], text);
+    EXPECT_EQ(bucket.uploads(), 0u);
+    std::multiset<int> sent;
+    const auto asks = server.asks();
+    for (size_t i = before; i < asks.size(); ++i)
+      if (is_part(asks[i])) sent.insert(std::stoi(parameter(asks[i], "partNumber")));
+    return sent;
+  }
 
   TempDir folder;
   FakeBucket bucket;
@@ -168,13 +188,84 @@ TEST_F(StoreUpload, ACancelledUploadLeavesNoParts) {
   EXPECT_FALSE(is_there());
 }
 
-// As a process that was killed leaves them.
-TEST_F(StoreUpload, PartsOfAnEarlierProcessAreRemoved) {
+TEST(StoreMd5, IsThatOfTheStandard) {
+  const std::map<std::string, std::string> known{
+      {"", "d41d8cd98f00b204e9800998ecf8427e"},
+      {"message digest", "f96b697d7cb7938d525a2f31aaf161d0"},
+      {"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789",
+       "d174ab98d277d9f5a5611c2c9f419d9f"},
+      {std::string(64, 'a'), "014842d480b571495a4a0363793f7367"}};
+  for (const auto& [text, digest] : known)
+    EXPECT_EQ(md5_hex(std::as_bytes(std::span(text))), digest) << text;
+}
+
+// As a process that was killed leaves it.
+TEST_F(StoreUpload, AnUnfinishedUploadIsContinued) {
+  const std::string text = noise_text(9 * kPart + 10);
+  bucket.page = 2;
   bucket.begin_upload("a/b c");
-  bucket.begin_upload("a/b c2");
+  bucket.begin_upload("a/b c", {{1, part_of(text, 1)}});
+  bucket.begin_upload("a/b c", {{1, part_of(text, 1)},
+                                {3, part_of(text, 3)},
+                                {4, part_of(text, 5)},  // other bytes
+                                {5, "short"},
+                                {6, part_of(text, 6)},
+                                {10, part_of(text, 10)},
+                                {12, part_of(text, 1)}});  // not a part of this object
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(parts_sent(text), (std::multiset<int>{2, 4, 5, 7, 8, 9}));
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(printed.find("s3://bucket/a/b c: kept 0.0 MB of an earlier"), std::string::npos)
+      << printed;
+}
+
+TEST_F(StoreUpload, AWholeUploadIsOnlyCompleted) {
+  const std::string text = noise_text(2 * kPart);
+  bucket.begin_upload("a/b c", {{1, part_of(text, 1)}, {2, part_of(text, 2)}});
+  EXPECT_EQ(parts_sent(text), std::multiset<int>());
+}
+
+TEST_F(StoreUpload, UnfinishedUploadsOfOtherObjectsStay) {
+  bucket.begin_upload("a/b c2", {{1, part_of(noise_text(kPart), 1)}});
   write(noise_text(3 * kPart));
   EXPECT_TRUE(is_there());
-  EXPECT_EQ(bucket.uploads(), 1u) << "that of another object stays";
+  EXPECT_EQ(bucket.uploads(), 1u);
+}
+
+TEST_F(StoreUpload, AnUploadInPartsOfAnotherSizeIsRemoved) {
+  const std::string text = noise_text(3 * kPart);
+  for (const size_t size : {kPart / 2, 2 * kPart}) {
+    bucket.clear();
+    bucket.begin_upload("a/b c", {{1, text.substr(0, size)}, {2, text.substr(size, size)}});
+    EXPECT_EQ(parts_sent(text), (std::multiset<int>{1, 2, 3})) << size;
+  }
+}
+
+// The object that is written now needs no parts.
+TEST_F(StoreUpload, AnUploadOfALargerObjectIsRemoved) {
+  bucket.begin_upload("a/b c", {{1, noise_text(kPart)}});
+  EXPECT_EQ(parts_sent("small"), std::multiset<int>());
+}
+
+// Their ETags are no MD5 (SSE-KMS).
+TEST_F(StoreUpload, EncryptedPartsAreSentAgain) {
+  const std::string text = noise_text(3 * kPart);
+  bucket.begin_upload("a/b c", {{1, part_of(text, 1)}, {2, part_of(text, 2)}});
+  bucket.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    if (method_of(ask) != "GET" || parameter(ask, "uploadId") == "-") return;
+    for (size_t at = 0; (at = answer.body.find("<ETag>", at)) != std::string::npos; ++at)
+      std::swap(answer.body[at + 13], answer.body[at + 14]);
+  });
+  EXPECT_EQ(parts_sent(text), (std::multiset<int>{1, 2, 3}));
+}
+
+TEST_F(StoreUpload, PartsThatCannotBeListedAreRemoved) {
+  const std::string text = noise_text(3 * kPart);
+  bucket.begin_upload("a/b c", {{1, part_of(text, 1)}});
+  bucket.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    if (method_of(ask) == "GET" && parameter(ask, "uploadId") != "-") answer = {403, {}, ""};
+  });
+  EXPECT_EQ(parts_sent(text), (std::multiset<int>{1, 2, 3}));
 }
 
 TEST_F(StoreUpload, WhatCannotBeWrittenIsAnErrorOfUsage) {

@@ -80,21 +80,12 @@ std::string id_of(const BucketPlace& place) {
   return place.bucket.url + encode_key(place.key);
 }
 
-std::string list_path(ObjectStore& store, const std::string& place) {
-  return fmt::format("{}/lists/{:016x}", store.options().cache_dir, hash_text(place));
+std::string list_name(const std::string& place) {
+  return fmt::format("{:016x}", hash_text(place));
 }
 
-// A list that cannot be kept is made again.
-void keep_list(ObjectStore& store, const std::string& place, const FarImages& images) {
-  Env& env = store.env();
-  try {
-    env.make_directories(store.options().cache_dir + "/lists");
-    const auto file = to_list_file(images, place, unix_time_ns(env));
-    const std::span<const std::byte> bytes(file);
-    write_atomically(env, list_path(store, place), {&bytes, 1});
-  } catch (const Error& error) {
-    print_warning(std::string("the list is not kept: ") + error.what());
-  }
+std::string list_path(ObjectStore& store, const std::string& place) {
+  return store.options().cache_dir + "/lists/" + list_name(place);
 }
 
 std::optional<FarImages> kept_list(ObjectStore& store, const std::string& place) {
@@ -147,7 +138,7 @@ FarImages find_far_images(ObjectStore& store, const BucketPlace& place, const st
   const std::string id = id_of(place);
   if (auto known = kept_list(store, id)) return std::move(*known);
   FarImages images = list_far_images(store.calls(), place, name);
-  keep_list(store, id, images);
+  store.keep_list(list_name(id), to_list_file(images, id, unix_time_ns(store.env())));
   return images;
 }
 

@@ -5,6 +5,9 @@
 // A process marks the folders of the objects that it uses. Its marks count while it holds the lock
 // of a separate file, which ends with it, also for processes of other containers.
 //
+// Processes write and evict in turn, under the lock of a CacheSpace, which counts the bytes of all;
+// reads take no lock.
+//
 // If the budget is used up, objects that no process uses are evicted first. Then a new range takes
 // the place of one that is read again in a later epoch (L. A. Belady, "A study of replacement
 // algorithms for a virtual-storage computer", 1966), or is not kept. A process evicts only ranges
@@ -27,6 +30,7 @@
 #include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "saturate/data/env.h"
+#include "store/cache_space.h"
 #include "store/store_tuning.h"
 
 namespace saturate {
@@ -35,8 +39,8 @@ class ExtentCache {
  public:
   using Bytes = std::shared_ptr<const std::vector<std::byte>>;
 
-  // `gb`: 1e9 bytes, at most; 0: half of what the folder's file system has free, with what is in
-  // the folder already. Creates the folder.
+  // `gb`: 1e9 bytes, at most, for files and folders; 0: half of what the folder's file system has
+  // free or the folder holds. Creates the folder, and evicts what exceeds that.
   ExtentCache(Env& env, const std::string& folder, double gb, const StoreTuning& tuning);
   // Writes what is pending.
   ~ExtentCache() TAKES_LOCK(mutex_);
@@ -50,29 +54,37 @@ class ExtentCache {
   // Writes the range from `offset` later, on another thread. Skips it if too much is pending, or if
   // the budget is used up by ranges that are not evicted for it.
   void write_later(const std::string& identity, uint64_t offset, const Bytes& bytes);
+  // Keeps a list as lists/NAME, in the place of an older one. False if there is no room.
+  bool keep_list(const std::string& name, std::span<const std::byte> bytes);
   // Waits until nothing is pending.
   void flush() { writer_.wait_idle(); }
 
   void add_counts(StoreCounts& counts) const;
 
  private:
-  struct Old {  // an object that no process uses
-    std::string folder;
-    uint64_t bytes = 0;
-  };
   struct Place {                // the file of a range
     const std::string* folder;  // of in_use_
     uint64_t number, length;    // its name
   };
   using Order = std::multimap<uint64_t, Place>;  // by the epoch of their next use
+  struct Addition {                              // a file
+    std::string folder, name;
+    uint64_t size = 0;
+    uint64_t next_use = ReadAdvice::kUnknown;
+    bool replaces = false;
+  };
 
   // Counts what the folder holds, and removes what ended processes left.
-  void scan() NEEDS_LOCK(mutex_);
-  void scan_object(const std::string& name) NEEDS_LOCK(mutex_);
+  void scan(CacheSpace& space) NEEDS_LOCK(mutex_);
+  // These return the bytes that are taken there.
+  uint64_t scan_object(const std::string& name) NEEDS_LOCK(mutex_);
+  uint64_t scan_lists();
+  uint64_t room_there(const std::string& path) const;
   void remove_left(const FileInfo& info) NEEDS_LOCK(mutex_);
+  bool must_scan() NEEDS_LOCK(mutex_);
   // The entries of a folder in the folder; empty if another process has removed it.
   std::optional<std::vector<FileInfo>> list(const std::string& name) const;
-  // Marks an object's folder, if it is not.
+  // Marks an object's folder, which exists.
   void mark(const std::string& folder) NEEDS_LOCK(mutex_);
   // Whether the process of a mark, which may be this one, has not ended.
   bool is_running(const std::string& process) NEEDS_LOCK(mutex_);
@@ -81,12 +93,19 @@ class ExtentCache {
   // The range is in the folder.
   void note(const std::string& folder, uint64_t number, uint64_t length, uint64_t next_use)
       NEEDS_LOCK(mutex_);
-  void drop(uint64_t hash, uint64_t length) NEEDS_LOCK(mutex_);
+  void drop(uint64_t hash) NEEDS_LOCK(mutex_);
   // Removes the plan for a range, and returns its next use.
   uint64_t take_planned_use(uint64_t hash) NEEDS_LOCK(mutex_);
-  bool make_room(uint64_t bytes, uint64_t next_use) TAKES_LOCK(mutex_);
-  // Renames the last folder of old_, unless it is used again. Returns its new name, or "".
-  std::string take_old() NEEDS_LOCK(mutex_);
+  // Writes a file under another name and renames it, if there is room. False if it is not there.
+  bool add(const Addition& addition, const std::function<void(WritableFile&)>& fill)
+      TAKES_LOCK(mutex_);
+  void look(CacheSpace& space) TAKES_LOCK(mutex_);
+  void commit(CacheSpace& space) TAKES_LOCK(mutex_);
+  void remove_counted(CacheSpace& space, const std::string& path, uint64_t room);
+  bool make_room(CacheSpace& space, uint64_t bytes, uint64_t next_use) TAKES_LOCK(mutex_);
+  // Renames the last folder of old_, unless it is used again. Returns its new name, or "", and the
+  // bytes that it takes.
+  std::string take_old(uint64_t& room) NEEDS_LOCK(mutex_);
   bool is_off() const { return budget_ == 0 || env_.now_ns() < paused_until_ns_; }
   std::string lock_path(const std::string& process) const;
   void note_failure(const std::string& what);
@@ -107,9 +126,10 @@ class ExtentCache {
   std::unordered_map<uint64_t, Order::iterator> known_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, uint64_t> planned_ GUARDED_BY(mutex_);  // next uses, by hash
   std::set<std::string> in_use_ GUARDED_BY(mutex_);                    // folders of objects
-  std::vector<Old> old_ GUARDED_BY(mutex_);                            // evicted from the back
-  uint64_t total_ GUARDED_BY(mutex_) = 0;                              // bytes in the folder
-  uint64_t since_scan_ GUARDED_BY(mutex_) = 0;                         // added since
+  std::vector<std::string> old_ GUARDED_BY(mutex_);  // folders of objects that no process uses
+  uint64_t seen_used_ GUARDED_BY(mutex_) = 0;        // CacheSpace::used, when last held
+  bool is_stale_ GUARDED_BY(mutex_) = false;         // the folder has changed since the last scan
+  int64_t next_scan_ns_ GUARDED_BY(mutex_) = 0;      // then is_stale_ is a reason for one
   bool warned_ GUARDED_BY(mutex_) = false;
   ThreadPool writer_{1, "cache-writer"};  // last: its thread uses all of the above
 };

@@ -52,6 +52,10 @@ void ObjectStore::use_group(const std::string& group) {
   if (cache_) cache_->use(StoreObject::identity_of_group(group));
 }
 
+void ObjectStore::keep_list(const std::string& name, std::span<const std::byte> bytes) {
+  if (cache_) cache_->keep_list(name, bytes);
+}
+
 ObjectStore::ObjectPtr ObjectStore::open(const std::string& url) {
   auto object = std::make_shared<StoreObject>();
   object->name = store_name(url);

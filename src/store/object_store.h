@@ -54,6 +54,9 @@ class ObjectStore {
   // From now on the cache on disk evicts this group last.
   void use_group(const std::string& group);
 
+  // Keeps a list in the folder of the cache, if there is one and it has room.
+  void keep_list(const std::string& name, std::span<const std::byte> bytes);
+
   // For requests that are not for ranges.
   HttpCalls& calls() TAKES_LOCK(mutex_);
   const StoreOptions& options() const { return options_; }

@@ -1,5 +1,7 @@
 #include "store/upload.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -7,7 +9,9 @@
 
 #include "base/cancel.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "saturate/data/error.h"
+#include "store/md5.h"
 #include "store/server_text.h"
 #include "store/sha256.h"
 #include "store/xml.h"
@@ -18,7 +22,7 @@ namespace {
 constexpr int kUploads = 4;             // parts at a time
 constexpr size_t kMostParts = 10'000;   // S3's limit
 constexpr size_t kMostReply = 1 << 20;  // bytes
-constexpr size_t kMostList = 8 << 20;   // bytes of a list of 1,000 uploads
+constexpr size_t kMostList = 8 << 20;   // bytes of a list of 1,000 uploads or parts
 constexpr int kCompleteSeconds = 600;   // at least; the store may join many parts meanwhile
 constexpr int kMostCompletes = 5;
 constexpr double kAbortSeconds = 15;
@@ -34,6 +38,14 @@ void set_body(HttpRequest& request, std::shared_ptr<const std::vector<std::byte>
   request.headers.push_back("Content-Type: application/octet-stream");
 }
 
+void print_info(const std::string& name, const std::string& text) {
+  print_log(LogLevel::kInfo, "saturate", printable(name + ": " + text));
+}
+
+std::string mb_text(uint64_t bytes) {
+  return fmt::format("{:.1f} MB", double(bytes) * 1e-6);
+}
+
 }  // namespace
 
 Upload::Upload(std::shared_ptr<ObjectStore> store, const std::string& url)
@@ -45,7 +57,7 @@ Upload::Upload(std::shared_ptr<ObjectStore> store, const std::string& url)
     fail(ErrorKind::kUsage, "names a folder, not an object", name_, "Write s3://BUCKET/KEY");
   if (size_there())
     fail(ErrorKind::kUsage, "object exists already", name_, "Choose a new one with --out");
-  remove_leftovers();
+  find_unfinished();
 }
 
 Upload::~Upload() {
@@ -81,15 +93,15 @@ std::optional<uint64_t> Upload::size_there() {
   return size;
 }
 
-// Without leave to list uploads none is removed.
-void Upload::remove_leftovers() {
+// Without permission to list uploads none is found.
+std::vector<std::string> Upload::unfinished_ids() {
   HttpCall call = call_of("GET", "");
   call.request.url = place_.bucket.url + "?prefix=" + encode_query(place_.key) + "&uploads=";
   call.request.most = kMostList;
   const HttpReply reply = store_->calls().call(call);
-  if (reply.status != 200) return;
-  std::string key, id;
   std::vector<std::string> ids;
+  if (reply.status != 200) return ids;
+  std::string key, id;
   read_xml(text_of(reply), name_, [&](std::string_view path, std::string& value) {
     if (path == "ListMultipartUploadsResult/Upload/Key") key = value;
     if (path == "ListMultipartUploadsResult/Upload/UploadId") id = value;
@@ -98,7 +110,43 @@ void Upload::remove_leftovers() {
     key.clear();
     id.clear();
   });
-  for (const std::string& old : ids) abort(old);
+  return ids;
+}
+
+// Without permission to list parts there are none.
+Upload::Unfinished Upload::parts_of(const std::string& id) {
+  Unfinished found{id, {}, 0};
+  for (uint64_t before = 0, next = 0;; before = next) {  // numbers of parts
+    const std::string from =
+        before > 0 ? "part-number-marker=" + std::to_string(before) + "&" : std::string();
+    HttpCall call = call_of("GET", "?" + from + "uploadId=" + encode_query(id));
+    call.request.most = kMostList;
+    const HttpReply reply = store_->calls().call(call);
+    if (reply.status != 200) return found;
+    uint64_t number = 0;
+    Part part;
+    bool has_more = false;
+    read_xml(text_of(reply), name_, [&](std::string_view path, std::string& value) {
+      path = path.substr(path.find('/') + 1);  // servers name the root differently
+      if (path == "IsTruncated") has_more = value == "true";
+      if (path == "Part/PartNumber") number = parsed_number<uint64_t>(value).value_or(0);
+      if (path == "Part/Size") part.size = parsed_number<uint64_t>(value).value_or(0);
+      if (path == "Part/ETag") part.etag = value;
+      if (path != "Part") return;
+      next = std::max(next, number);
+      if (part.size == store_->tuning().part_bytes) found.bytes += part.size;
+      if (number <= kMostParts) found.parts[number] = std::exchange(part, {});
+    });
+    if (!has_more || next <= before || next > kMostParts) return found;
+  }
+}
+
+void Upload::find_unfinished() {
+  for (const std::string& id : unfinished_ids()) {
+    Unfinished other = parts_of(id);
+    if (other.bytes > left_.bytes) std::swap(other, left_);
+    if (!other.id.empty()) abort(other.id);
+  }
 }
 
 void Upload::append(std::span<const std::byte> bytes) {
@@ -114,11 +162,16 @@ void Upload::append(std::span<const std::byte> bytes) {
 }
 
 void Upload::begin() {
-  HttpCall call = call_of("POST", "?uploads=");
-  set_body(call.request, bytes_of_text(""));
-  const HttpReply reply = store_->calls().call(call);
-  require_good(call, reply, "write the object");
-  id_ = xml_value(text_of(reply), "InitiateMultipartUploadResult/UploadId", name_);
+  id_ = left_.id;
+  if (!id_.empty()) {
+    print_info(name_, "continuing an upload of which the store has " + mb_text(left_.bytes));
+  } else {
+    HttpCall call = call_of("POST", "?uploads=");
+    set_body(call.request, bytes_of_text(""));
+    const HttpReply reply = store_->calls().call(call);
+    require_good(call, reply, "write the object");
+    id_ = xml_value(text_of(reply), "InitiateMultipartUploadResult/UploadId", name_);
+  }
   if (id_.empty())
     fail(ErrorKind::kRun, "the store begins no upload in parts", name_,
          "Check the endpoint: it must be that of an S3 service");
@@ -156,7 +209,21 @@ void Upload::send_part() {
   });
 }
 
+// Whether an earlier process sent exactly this part. The ETag of an encrypted part (SSE-KMS) is not
+// an MD5, and never equals one.
+bool Upload::is_there(size_t number, std::span<const std::byte> bytes) const {
+  const auto found = left_.parts.find(number);
+  return found != left_.parts.end() && found->second.size == bytes.size() &&
+         trimmed(found->second.etag, "\"") == md5_hex(bytes);
+}
+
 void Upload::put_part(size_t number, const Bytes& bytes) {
+  if (is_there(number, *bytes)) {
+    kept_ += bytes->size();
+    const MutexLock lock(mutex_);
+    etags_[number - 1] = left_.parts.at(number).etag;
+    return;
+  }
   HttpCall call =
       call_of("PUT", "?partNumber=" + std::to_string(number) + "&uploadId=" + encode_query(id_));
   set_body(call.request, bytes);
@@ -191,9 +258,10 @@ void Upload::close() {
     complete();
   }
   is_closed_ = true;
-  if (id_.empty()) return;
-  try {
-    remove_leftovers();  // of an attempt to begin whose reply was lost
+  if (kept_ > 0) print_info(name_, "kept " + mb_text(kept_) + " of an earlier upload");
+  if (id_.empty() && left_.id.empty()) return;
+  try {  // one of which the reply to its begin was lost, and left_ if the object has no parts
+    for (const std::string& id : unfinished_ids()) abort(id);
   } catch (const Error&) {
     // The object is there.
   }
@@ -240,7 +308,8 @@ void Upload::abort(const std::string& id) {
     if (reply.status != 404) require_good(call, reply, "remove the parts of an upload");
   } catch (const Error& error) {
     print_warning(std::string(error.what()) +
-                  ". Parts of it may remain: running the command again removes them");
+                  ". Parts of it may remain: running the command again continues with them, or "
+                  "removes them");
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,11 +19,13 @@
 
 namespace saturate {
 
-// Writes a small object in one request, and others in parts, a few at a time. Not for concurrent
-// use.
+// Writes a small object in one request, and others in parts, a few at a time. Continues an upload
+// in parts that an ended process left: parts that equal the bytes to be sent are kept. Not for
+// concurrent use.
 class Upload : public WritableFile {
  public:
-  // Fails with kUsage if the object exists; aborts what an earlier process left of an upload of it.
+  // Fails with kUsage if the object exists. Aborts uploads of it that earlier processes left,
+  // except the one to continue: that with the most bytes in parts of the size of ours.
   Upload(std::shared_ptr<ObjectStore> store, const std::string& url);
   // Aborts the upload, unless close() has succeeded: no part remains.
   ~Upload() override;
@@ -37,12 +40,24 @@ class Upload : public WritableFile {
 
  private:
   using Bytes = std::shared_ptr<const std::vector<std::byte>>;
+  struct Part {
+    uint64_t size = 0;
+    std::string etag;
+  };
+  struct Unfinished {  // an upload that an earlier process left
+    std::string id;
+    std::map<uint64_t, Part> parts;  // by number
+    uint64_t bytes = 0;              // in parts of the size of ours
+  };
 
   HttpCall call_of(const std::string& method, const std::string& query) const;
   std::optional<uint64_t> size_there();
-  void remove_leftovers();
+  std::vector<std::string> unfinished_ids();
+  Unfinished parts_of(const std::string& id);
+  void find_unfinished();
   void begin();
   void send_part();
+  bool is_there(size_t number, std::span<const std::byte> bytes) const;
   void put_part(size_t number, const Bytes& bytes);
   void wait_for_parts(size_t most);
   void complete();
@@ -53,10 +68,12 @@ class Upload : public WritableFile {
   const StoreLocation location_;
   BucketPlace place_;
   std::vector<std::byte> part_;  // being filled
+  Unfinished left_;              // constant once constructed
   std::string id_;               // of the upload in parts; "": none has begun
   uint64_t size_ = 0;
   bool is_closed_ = false;
   std::atomic<bool> ending_{false};
+  std::atomic<uint64_t> kept_{0};  // bytes of parts in left_
   Mutex mutex_;
   Condition progress_;
   std::vector<std::string> etags_ GUARDED_BY(mutex_);  // of the parts
