@@ -71,7 +71,7 @@ class StoreSecrets : public ::testing::Test {
 TEST_F(StoreSecrets, AreInNoErrorOfARead) {
   expect_hidden("s3://bucket/a", {kKeyId, kSecretKey, kToken});
   expect_hidden(server.url("/bucket/a?X-Amz-Security-Token=") + kToken + "&X-Amz-Credential=" +
-                kKeyId + "&X-Amz-Signature=" + kSignature + "&x=" + encode_query(kSecretKey),
+                    kKeyId + "&X-Amz-Signature=" + kSignature + "&x=" + encode_query(kSecretKey),
                 {kKeyId, kSecretKey, kToken, kSignature});
 }
 
@@ -84,8 +84,9 @@ TEST_F(StoreSecrets, AreInNoErrorOfAList) {
               "/</Prefix></CommonPrefixes></ListBucketResult>",
           "<" + std::string(echoed) + ">", "<Error><Code>" + std::string(echoed) + "</Code>"}) {
       for (const int status : {200, 400, 403}) {
-        server.tamper(
-            [status, body](const HttpAsk&, HttpAnswer& answer) { answer = {status, {}, body}; });
+        server.tamper([status, body](const HttpAsk&, HttpAnswer& answer) {
+          answer = {status, {}, body};
+        });
         ObjectStore store(env(), {}, quick_tuning());
         BucketList list(store.calls(), locate_bucket(env(), "s3://bucket/images/"),
                         "s3://bucket/images/");

@@ -110,8 +110,7 @@ bool is_presigned(std::string_view url) {
   const std::string query = lower_case(url.substr(std::min(url.find('?'), url.size())));
   return std::ranges::any_of(
       std::initializer_list<std::string_view>{
-          "x-amz-expires=", "x-goog-expires=", "&expires=", "?expires=", "&se=",
-          "?se="},
+          "x-amz-expires=", "x-goog-expires=", "&expires=", "?expires=", "&se=", "?se="},
       [&](std::string_view name) { return query.find(name) != std::string::npos; });
 }
 
