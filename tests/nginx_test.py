@@ -73,6 +73,14 @@ def nginx(program, folder):
             server.terminate()
 
 
+def write_images(folder):
+    images = sorted((ROOT / "tests/goldens/image/inputs").glob("exif_*.jpg"))
+    for label in ("cat", "dog"):
+        (folder / label).mkdir(parents=True)
+        for number in range(200):
+            shutil.copy(images[number % len(images)], folder / label / f"{number}.jpg")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--saturate", type=pathlib.Path, required=True)
@@ -104,11 +112,7 @@ def main():
         folder = pathlib.Path(name)
         (folder / "files").mkdir()
         (folder / "recipe.toml").write_text(RECIPE)
-        images = sorted((ROOT / "tests/goldens/image/inputs").glob("exif_*.jpg"))
-        for label in ("cat", "dog"):
-            (folder / "images" / label).mkdir(parents=True)
-            for number in range(200):
-                shutil.copy(images[number % len(images)], folder / "images" / label / f"{number}.jpg")
+        write_images(folder / "images")
         # Pixels, since small samples are read with those between them.
         run("data", "pack", f"folder:{folder}/images", "--out", f"shard:{folder}/files/a.shard", "--raw-fraction", "1")
         run("data", "pack", f"folder:{folder}/images", "--out", f"tar:{folder}/files/a.tar")

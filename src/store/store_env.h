@@ -10,7 +10,6 @@
 
 #include "base/mutex.h"
 #include "saturate/data/data_options.h"
-#include "saturate/data/dataset.h"
 #include "saturate/data/env.h"
 #include "store/store_tuning.h"
 

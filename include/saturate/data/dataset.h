@@ -85,12 +85,6 @@ struct DecodedSample {
   ClassMap mask;  // for sources with masks, from decode_mask()
 };
 
-// An object of a store that a source was opened from, as it was then; or a folder of a bucket.
-struct ObjectVersion {
-  std::string name;    // for messages: without a query
-  std::string digest;  // of the size and ETag (else date): another one if it was replaced
-};
-
 class SourceIndex;
 
 // Immutable once opened; every method is safe to call from any thread.

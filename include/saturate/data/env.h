@@ -142,4 +142,10 @@ void write_atomically(Env& env, const std::string& path, const std::string& text
 // least 1.
 int available_cores();
 
+// An object of a store that a source was opened from, as it was then; or a folder of a bucket.
+struct ObjectVersion {
+  std::string name;    // for messages: without a query
+  std::string digest;  // of the size and ETag (else date): another one if it was replaced
+};
+
 }  // namespace saturate
