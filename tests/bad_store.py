@@ -50,7 +50,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def respond(self):
         store = self.server
         try:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            length = int(self.headers.get("Content-Length", 0))
+            body = self.rfile.read(length)
+            if len(body) < length:  # the client was killed
+                raise ConnectionResetError
             url = urllib.parse.urlsplit(self.path)
             path, query = urllib.parse.unquote(url.path), dict(urllib.parse.parse_qsl(url.query, True))
             way = store.note(self.command, path, self.headers)

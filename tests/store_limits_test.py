@@ -18,7 +18,7 @@ import unittest
 import zlib
 
 import store_runs
-from bad_store import Store
+from bad_store import LATE_S, Store
 from store_runs import StoreTest, options
 
 MB = 10**6
@@ -173,7 +173,7 @@ class KilledUpload(unittest.TestCase):
                 self.kill_after(parts, self.pack("s3://bucket/a.shard", environment), store)
                 self.assertFalse(there.exists())
                 self.assertEqual(len(store.uploads), 1)
-            time.sleep(0.5)  # the last bytes of a part may be received after its process has ended
+            time.sleep(LATE_S + 0.5)  # a part may be stored so long after its process has ended
             kept = [len(part) for _, sent in store.uploads.values() for part in sent.values()]
             before = store.counts["parts"]
             self.finish(self.pack("s3://bucket/a.shard", environment))

@@ -218,7 +218,7 @@ TEST_F(StoreSharedCache, DeletedRangesMakeRoom) {
   EXPECT_EQ(count(), 4u);
 }
 
-// Objects are evicted as a whole.
+// Single ranges are evicted then, since the run may use the others.
 TEST_F(StoreSharedCache, ASmallerBudgetIsKeptFromTheStart) {
   {
     const auto cache = cache_of(10);
@@ -226,7 +226,7 @@ TEST_F(StoreSharedCache, ASmallerBudgetIsKeptFromTheStart) {
     for (uint64_t i = 0; i < 10; ++i) write(*cache, "a", i);
   }
   cache_of(9);
-  EXPECT_EQ(count(), 0u);
+  EXPECT_EQ(count(), 9u);
 }
 
 // Does something just before a folder is removed.

@@ -19,6 +19,8 @@ class FarFolderSource : public IndexedSource {
  public:
   FarFolderSource(std::shared_ptr<ObjectStore> store, const std::string& root)
       : store_(std::move(store)), root_(root), place_(locate_bucket(store_->env(), root)) {
+    group_ = "folder " + place_.bucket.url + encode_key(place_.key);
+    store_->use_group(group_);  // before the list is kept, which may evict what nobody uses
     found_ = find_far_images(*store_, place_, root_);
     const auto lies_in_class = [&](size_t i) {
       return std::ranges::count(found_.key(i), '/') == 1;
@@ -26,8 +28,6 @@ class FarFolderSource : public IndexedSource {
     bool any = false;
     for (size_t i = 0; !any && i < size(); ++i) any = lies_in_class(i);
     if (!any) refuse_parts(found_.classes, root_.substr(0, root_.size() - 1));
-    group_ = "folder " + place_.bucket.url + encode_key(place_.key);
-    store_->use_group(group_);
   }
   ~FarFolderSource() override {
     for (const auto& [index, object] : announced_) store_->forget_all(object);

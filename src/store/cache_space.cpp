@@ -19,6 +19,8 @@ constexpr uint64_t kSpaceMagic = 0x3145434150535453;  // "STSPACE1"
 constexpr int64_t kMostWait = 30'000'000'000;         // ns
 constexpr int64_t kWaitStep = 100'000;                // ns
 
+constexpr off_t kWantedAt = 24;  // a byte after the record: 1 if a process waits
+
 struct SpaceRecord {
   uint64_t magic, used, is_changing;
 };
@@ -28,18 +30,29 @@ struct SpaceRecord {
        "Use a folder on a local disk as data.cache_dir");
 }
 
+// Whoever may write the folder may write the file, whatever the umask of its first user.
+int open_shared(const std::string& path, const std::string& folder) {
+  const int there = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (there >= 0 || errno != ENOENT) return there;
+  const int made = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  struct stat info;
+  if (made >= 0 && ::stat(folder.c_str(), &info) == 0)
+    static_cast<void>(!::fchmod(made, (info.st_mode & 0666) | 0600));
+  return made;
+}
+
 }  // namespace
 
-CacheSpace::CacheSpace(Env& env, const std::string& folder) : path_(folder + "/.space") {
-  const int64_t until = env.now_ns() + kMostWait;
+CacheSpace::CacheSpace(Env& env, const std::string& folder) : env_(env), path_(folder + "/.space") {
+  const int64_t until = env_.now_ns() + kMostWait;
   try {
     while (!is_current()) {  // until the file that is locked is still there
       if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-      env.make_directories(folder);
-      fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-      if (fd_ < 0 && (errno != ENOENT || env.now_ns() > until))
+      env_.make_directories(folder);
+      fd_ = open_shared(path_, folder);
+      if (fd_ < 0 && (errno != ENOENT || env_.now_ns() > until))
         fail_space(path_, std::strerror(errno));
-      if (fd_ >= 0) take(env, until);
+      if (fd_ >= 0) take(until);
     }
     SpaceRecord record{};
     is_known_ = ::pread(fd_, &record, sizeof record, 0) == ssize_t(sizeof record) &&
@@ -52,17 +65,26 @@ CacheSpace::CacheSpace(Env& env, const std::string& folder) : path_(folder + "/.
   }
 }
 
-// A process that forks meanwhile has a copy of the descriptor, so closing it is not enough.
+// Waiting processes ask now and then, and would rarely find the lock of a busy one free. A process
+// that forks meanwhile has a copy of the descriptor, so closing it is not enough.
 CacheSpace::~CacheSpace() {
+  char wanted = 0;
+  if (::pread(fd_, &wanted, 1, kWantedAt) == 1 && wanted) set_wanted(0);
   ::flock(fd_, LOCK_UN);
   ::close(fd_);
+  if (wanted) env_.sleep_ns(2 * kWaitStep);
 }
 
-void CacheSpace::take(Env& env, int64_t until_ns) {
+void CacheSpace::set_wanted(char wanted) {
+  static_cast<void>(!::pwrite(fd_, &wanted, 1, kWantedAt));  // else waiting takes longer
+}
+
+void CacheSpace::take(int64_t until_ns) {
   while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) fail_space(path_, std::strerror(errno));
-    if (env.now_ns() > until_ns) fail_space(path_, "another process has held it for 30 s");
-    env.sleep_ns(kWaitStep);
+    if (env_.now_ns() > until_ns) fail_space(path_, "other processes have held it for 30 s");
+    set_wanted(1);
+    env_.sleep_ns(kWaitStep);
   }
 }
 

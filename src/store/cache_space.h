@@ -31,9 +31,11 @@ class CacheSpace {
   uint64_t used = 0;  // bytes
 
  private:
-  void take(Env& env, int64_t until_ns);
+  void take(int64_t until_ns);
+  void set_wanted(char wanted);
   bool store(bool is_changing);
 
+  Env& env_;
   const std::string path_;
   int fd_ = -1;
   bool is_known_ = false;

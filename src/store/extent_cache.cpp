@@ -39,14 +39,18 @@ std::string make_process_name(Env& env) {
 ExtentCache::ExtentCache(Env& env, const std::string& folder, double gb, const StoreTuning& tuning)
     : env_(env), folder_(folder), tuning_(tuning), process_(make_process_name(env)) {
   try {
-    if (gb > 0) budget_ = uint64_t(std::min(gb * 1e9, kMostBudget));
+    const auto usable = [](uint64_t bytes) { return bytes - std::min(bytes / 64, kMostReserve); };
+    env_.make_directories(folder_);
+    // Without gb the least that it can be, in case what follows fails.
+    budget_ =
+        usable(gb > 0 ? uint64_t(std::min(gb * 1e9, kMostBudget)) : env_.free_bytes(folder_) / 2);
     CacheSpace space(env_, folder_);
     {
       const MutexLock lock(mutex_);
       scan(space);
     }
-    if (gb <= 0) budget_ = space.used / 2 + env_.free_bytes(folder_) / 2;
-    budget_ -= std::min(budget_ / 64, kMostReserve);
+    if (gb <= 0) budget_ = usable(space.used / 2 + env_.free_bytes(folder_) / 2);
+    reduce(space);
     make_room(space, 0, ReadAdvice::kUnknown);
     commit(space);
   } catch (const Error& error) {
@@ -266,6 +270,22 @@ void ExtentCache::remove_counted(CacheSpace& space, const std::string& path, uin
   space.used -= std::min(space.used, room);
 }
 
+// Single ranges, since this run may use the others of the same object.
+void ExtentCache::reduce(CacheSpace& space) {
+  const MutexLock lock(mutex_);
+  for (const std::string& folder : old_) {
+    if (space.used <= budget_) return;
+    const auto entries = list(folder);
+    if (!entries || !is_own(*entries) || is_used_by_others(*entries)) continue;
+    for (const FileInfo& entry : *entries) {
+      const auto length = entry_length(entry.name);
+      if (!length || space.used <= budget_) continue;
+      drop(entry_hash(folder, entry.name));
+      remove_counted(space, folder_ + "/" + folder + "/" + entry.name, room_of_entry(*length));
+    }
+  }
+}
+
 bool ExtentCache::make_room(CacheSpace& space, uint64_t bytes, uint64_t next_use) {
   if (bytes > budget_) return false;
   while (space.used + bytes > budget_) {
@@ -281,8 +301,9 @@ bool ExtentCache::make_room(CacheSpace& space, uint64_t bytes, uint64_t next_use
         const Place last = order_.rbegin()->second;
         const std::string name = entry_name(last.number, last.length);
         drop(entry_hash(*last.folder, name));
-        remove_counted(space, folder_ + "/" + *last.folder + "/" + name,
-                       room_of_entry(last.length));
+        const std::string path = folder_ + "/" + *last.folder + "/" + name;
+        is_stale_ |= !env_.exists(path);  // deleted, perhaps with others, and still counted
+        remove_counted(space, path, room_of_entry(last.length));
       } else {
         return false;
       }
@@ -300,7 +321,13 @@ std::string ExtentCache::take_old(uint64_t& room) {
   const auto entries = list(folder);
   if (!entries || !is_own(*entries) || is_used_by_others(*entries)) return "";
   const std::string name = std::string(kEvicted) + process_ + "." + std::to_string(counter_++);
-  env_.rename(folder_ + "/" + folder, folder_ + "/" + name);
+  try {
+    env_.rename(folder_ + "/" + folder, folder_ + "/" + name);
+  } catch (const Error&) {
+    if (env_.is_directory(folder_ + "/" + folder)) throw;
+    is_stale_ = true;  // deleted meanwhile, and still counted
+    return "";
+  }
   for (const FileInfo& entry : *entries) known_.erase(entry_hash(folder, entry.name));
   room = room_of_object(*entries);
   return name;

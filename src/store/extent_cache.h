@@ -102,6 +102,8 @@ class ExtentCache {
   void look(CacheSpace& space) TAKES_LOCK(mutex_);
   void commit(CacheSpace& space) TAKES_LOCK(mutex_);
   void remove_counted(CacheSpace& space, const std::string& path, uint64_t room);
+  // Removes ranges of objects that no process uses, until the rest is within the budget.
+  void reduce(CacheSpace& space) TAKES_LOCK(mutex_);
   bool make_room(CacheSpace& space, uint64_t bytes, uint64_t next_use) TAKES_LOCK(mutex_);
   // Renames the last folder of old_, unless it is used again. Returns its new name, or "", and the
   // bytes that it takes.

@@ -307,9 +307,9 @@ void Upload::abort(const std::string& id) {
     const HttpReply reply = store_->calls().call(call);
     if (reply.status != 404) require_good(call, reply, "remove the parts of an upload");
   } catch (const Error& error) {
-    print_warning(std::string(error.what()) +
-                  ". Parts of it may remain: running the command again continues with them, or "
-                  "removes them");
+    print_warning(
+        std::string(error.what()) + ". Parts of it may remain" +
+        (is_closed_ ? "" : ": running the command again continues with them, or removes them"));
   }
 }
 
