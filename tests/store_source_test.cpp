@@ -9,6 +9,7 @@
 #include "data/tar_format.h"
 #include "saturate/data/input.h"
 #include "saturate/data/loader.h"
+#include "store/cache_names.h"
 #include "store/object_store.h"
 #include "store/store_env.h"
 #include "tests/store_testing.h"
@@ -204,8 +205,10 @@ TEST_F(StoreSource, CachedSamplesAreNotFetchedAhead) {
 TEST_F(StoreSource, ACacheOfAThirdServesMoreThanAThirdOfOneMachinesReads) {
   const auto plain = open_far(far("shard"));
   uint64_t bytes = 0;
-  for (size_t i = 0; i < plain->size(); ++i) bytes += plain->bytes(i) + 16;
-  const StoreOptions options{folder / "cache", double(bytes) / 3 * 1e-9, 60};
+  for (size_t i = 0; i < plain->size(); ++i) bytes += room_of_entry(plain->bytes(i));
+  // A third, the folder and what a range needs at most while it is written, and the locks.
+  const double budget = (double(bytes) / 3 + 3 * double(kCacheBlock)) * 64 / 63;
+  const StoreOptions options{folder / "cache", budget * 1e-9, 60};
   store = std::make_shared<ObjectStore>(env(), options, tuning());
   const auto there = open_far(far("shard"));
   AugmentOptions augment;
