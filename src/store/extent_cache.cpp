@@ -213,7 +213,7 @@ bool ExtentCache::add(const Addition& addition, const std::function<void(Writabl
       folder + "/" + std::string(kUnfinished) + process_ + "." + std::to_string(counter_++);
   for (int i = 0; i < kTries && !is_off(); ++i) {
     std::optional<CacheSpace> space;
-    bool has_folder = false;
+    bool has_folder = false, has_file = false;
     try {
       space.emplace(env_, folder_);
       look(*space);
@@ -226,6 +226,7 @@ bool ExtentCache::add(const Addition& addition, const std::function<void(Writabl
         env_.make_directories(folder);
         has_folder = true;
         const auto file = env_.open_writable(unfinished);
+        has_file = true;
         fill(*file);
         file->close();
         env_.rename(unfinished, path);
@@ -237,9 +238,10 @@ bool ExtentCache::add(const Addition& addition, const std::function<void(Writabl
       }
       env_.remove(path);  // nothing counts it
     } catch (const Error& error) {
-      discard(env_, unfinished);
       const bool is_deleted =
-          space && (!space->is_current() || (has_folder && !env_.is_directory(folder)));
+          space && (!space->is_current() || (has_folder && !env_.is_directory(folder)) ||
+                    (has_file && !env_.exists(unfinished)));
+      discard(env_, unfinished);
       if (is_deleted) continue;
       note_failure(error.what());
       return false;
