@@ -176,14 +176,10 @@ setup: ## install what the build needs: Debian packages, LibTorch
 # CMake's manifest does not stay in the build folder: after `sudo make install` it would belong to root, and the next
 # installation by the user who built could not write it.
 install: ## copy the build to PREFIX=/usr/local, with LibTorch; never builds, so that sudo is harmless
-	@[ -x $(BUILD)/saturate ] || { echo "make: nothing is built yet. Run make command first, without sudo" >&2; exit 2; }
-	@rm -f $(BUILD)/install_manifest.txt
-	@umask 022 && cmake --install $(BUILD) --prefix "$(PREFIX)" >/dev/null && \
-	  tools/install_list.sh record $(BUILD)/install_manifest.txt "$(PREFIX)" && \
-	  rm -f $(BUILD)/install_manifest.txt && echo "installed to $(PREFIX)"
+	@tools/install_list.sh install $(BUILD) "$(DESTDIR)$(PREFIX)"
 
 uninstall: ## remove the files that make install copied to PREFIX=/usr/local
-	@tools/install_list.sh remove "$(PREFIX)"
+	@tools/install_list.sh remove "$(DESTDIR)$(PREFIX)"
 
 format: ## format all C++ and CUDA files
 	@tools/setup.sh --dev

@@ -65,4 +65,19 @@ echo $earlier >>"$prefix/share/saturate/installed_files"
 make --no-print-directory -C "$root" install PREFIX="$prefix" >/dev/null
 make --no-print-directory -C "$root" uninstall PREFIX="$prefix" >/dev/null
 [ -z "$(find "$prefix" -mindepth 1 2>/dev/null)" ] || fail "uninstall left: $(find "$prefix" -mindepth 1 | head)"
+
+# A failed installation can be removed; DESTDIR comes before PREFIX.
+if [ "$(id -u)" = 0 ]; then
+  mkdir "$scratch/small"
+  mount -t tmpfs -o size=60m tmpfs "$scratch/small"
+  trap 'umount "$scratch/small"; rm -rf "$scratch"' EXIT
+  ! make --no-print-directory -C "$root" install PREFIX="$scratch/small/p" >"$scratch/out" 2>&1 || fail "60 MB were enough"
+  grep -q 'make: installing failed; make uninstall' "$scratch/out" || fail "a full disk: $(cat "$scratch/out")"
+  make --no-print-directory -C "$root" uninstall PREFIX="$scratch/small/p" >/dev/null
+  [ -z "$(find "$scratch/small" -type f)" ] || fail "uninstall left: $(find "$scratch/small" -type f | head)"
+fi
+make --no-print-directory -C "$root" install PREFIX=/usr DESTDIR="$scratch/package" >/dev/null
+[ -x "$scratch/package/usr/bin/saturate" ] || fail "DESTDIR is not honoured"
+make --no-print-directory -C "$root" uninstall PREFIX=/usr DESTDIR="$scratch/package" >/dev/null
+[ -z "$(find "$scratch/package" -type f)" ] || fail "uninstall with DESTDIR left files"
 echo "install test: passed"

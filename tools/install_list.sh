@@ -1,31 +1,55 @@
 #!/usr/bin/env bash
-# Remembers which files were installed, in the prefix itself, so that they can be removed without the build.
-#   tools/install_list.sh record MANIFEST PREFIX    after `cmake --install`, which wrote MANIFEST
+# Installs a build, and removes it again without the build: which files were installed is remembered in the prefix
+# itself, also if installing failed.
+#   tools/install_list.sh install BUILD PREFIX
 #   tools/install_list.sh remove PREFIX
 set -euo pipefail
 list=share/saturate/installed_files
+fail() { echo "make: $*" >&2; exit 2; }
+
+# Adds the files in the output of cmake --install to the list.
+record() { # PREFIX
+  local file
+  sed -n 's/^-- \(Installing\|Up-to-date\): //p' | while IFS= read -r file; do
+    [ ! -f "$file" ] && [ ! -L "$file" ] ||
+      realpath -s --relative-base="$1" "$(realpath "$(dirname "$file")")/${file##*/}"
+  done >"$1/$list.tmp"
+  echo $list >>"$1/$list.tmp"
+  # Files of earlier installations that this one lacks stay in the prefix, and uninstall removes them.
+  [ ! -f "$1/$list" ] || cat "$1/$list" >>"$1/$list.tmp"
+  sort -u -o "$1/$list.tmp" "$1/$list.tmp"
+  mv "$1/$list.tmp" "$1/$list"
+}
 
 case ${1:-} in
-  record)
+  install)
+    build=$2
+    [ -x "$build/saturate" ] || fail "nothing is built yet. Run make command first, without sudo"
+    made_in=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$build/CMakeCache.txt")
+    [ "$made_in" -ef . ] || fail "$build was built in $made_in. Remove it here, and run make command"
+    # CMake writes a file there.
+    [ -w "$build" ] || fail "$build is another user's. Have that user install, or root, or build in a checkout of your own"
+    umask 022
+    mkdir -p "$3/${list%/*}" 2>/dev/null && [ -w "$3" ] || fail "cannot write to $3. Use sudo make install, or PREFIX=DIR"
     prefix=$(realpath "$3")
-    # The manifest has no line break at its end.
-    { cat "$2"; echo; } | while IFS= read -r file; do
-      [ -z "$file" ] || realpath -s --relative-base="$prefix" "$(realpath "$(dirname "$file")")/${file##*/}"
-    done >"$prefix/$list.tmp"
-    echo $list >>"$prefix/$list.tmp"
-    # Files of earlier installations that this one lacks stay in the prefix, and uninstall removes them.
-    [ ! -f "$prefix/$list" ] || cat "$prefix/$list" >>"$prefix/$list.tmp"
-    sort -u -o "$prefix/$list.tmp" "$prefix/$list.tmp"
-    mv "$prefix/$list.tmp" "$prefix/$list"
+    said=$(mktemp) reserve=$prefix/$list.reserve
+    trap 'rm -f "$said" "$reserve" "$build/install_manifest.txt"' EXIT
+    head -c 100000 /dev/zero >"$reserve" || fail "no space in $3"  # for the list, on a disk that becomes full
+    done=0
+    env -u DESTDIR cmake --install "$build" --prefix "$prefix" >"$said" || done=$?
+    rm -f "$reserve"
+    record "$prefix" <"$said"
+    [ $done = 0 ] || fail "installing failed; make uninstall with the same PREFIX removes what was copied"
+    echo "installed to $3"
     ;;
   remove)
     cd "$2" 2>/dev/null && [ -f $list ] || {
-      echo "make: no saturate is installed in $2 ($list is missing). Give the PREFIX of make install" >&2; exit 2; }
+      fail "no saturate is installed in $2 ($list is missing). Give the PREFIX of make install"; }
     mapfile -t files <$list
     rm -f -- "${files[@]}"
     printf '%s\n' "${files[@]}" | xargs -d '\n' dirname | sort -u |
       xargs -d '\n' rmdir -p --ignore-fail-on-non-empty 2>/dev/null || true
     echo "removed ${#files[@]} files from $2"
     ;;
-  *) sed -n 2,5p "$0" >&2; exit 2 ;;
+  *) sed -n 2,6p "$0" >&2; exit 2 ;;
 esac

@@ -9,6 +9,7 @@
 #include "app/command.h"
 #include "base/files.h"
 #include "base/thread_pool.h"
+#include "data/source_index.h"
 #include "saturate/data/error.h"
 #include "saturate/data/input.h"
 #include "saturate/data/loader.h"
@@ -136,7 +137,10 @@ void note_packed(Variant& variant) {
   variant.row.keys["packed_share"] = share;
   if (share == 0)
     fail(ErrorKind::kData, "no image of the source can be packed", "--pack",
-         "Give a shard of JPEGs in segments, as saturate data pack writes it");
+         "Give JPEGs in segments (saturate data pack) or in data.index, another augment.crop than "
+         "pad "
+         "and letterbox, and an augment.size whose pixels take more bytes than packed JPEGs, such "
+         "as 224");
   if (share < 1) variant.row.name += fmt::format(" ({:.1f} % were decoded)", 100 * (1 - share));
 }
 
@@ -147,9 +151,12 @@ int bench_loader(const BenchInput& arguments) {
   const int own_threads = recipe.data.threads > 0 ? recipe.data.threads : available_cores();
   const std::vector<int> threads =
       arguments.threads.empty() ? std::vector{own_threads} : arguments.threads;
-  const auto source =
+  auto source =
       stage_dataset(env, open_dataset(env, recipe.data.source, recipe.data.store_options()),
                     recipe.data.source, recipe.data.stage, own_threads);
+  if (recipe.data.index.mode != IndexMode::kAuto)  // else only in each loader's memory
+    source = with_index(std::move(source),
+                        open_source_index(env, recipe.data.source, recipe.data.index));
   const auto data =
       warm_source(*source, recipe.data.cache, spread_samples(source->size(), kCachedSamples));
   std::vector<Variant> variants = make_variants(*data, recipe, threads);

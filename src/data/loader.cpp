@@ -374,6 +374,12 @@ size_t Loader::skipped_count() const {
   return state_->skipped_indices.size();
 }
 
+std::string Loader::sample_name(size_t index) const {
+  Sample sample;
+  state_->dataset.read(index, sample);
+  return sample.name;
+}
+
 std::vector<SkippedSample> Loader::skipped() const {
   const MutexLock lock(state_->mutex);
   return state_->skipped;

@@ -21,16 +21,16 @@ std::vector<uint32_t> indices_of(const Batch& batch) {
   return indices;
 }
 
-// `failed` is on the host.
-void require_decoded(const std::vector<uint32_t>& samples, const at::Tensor& failed) {
+// `failed` is on the host. Without a loader samples have no names.
+void require_decoded(const std::vector<uint32_t>& samples, const at::Tensor& failed,
+                     const Loader* loader) {
   const auto* const flags = failed.const_data_ptr<uint8_t>();
   for (size_t i = 0; i < samples.size(); ++i)
     if (flags[i] != 0)
-      fail(ErrorKind::kData, "its JPEG, or its entry in data.index, is damaged",
-           "sample " + std::to_string(samples[i]),
-           "Set data.decode_device=cpu, which names a broken file and its cause, and corrects a "
-           "wrong "
-           "entry; `saturate data verify` lists all broken files");
+      fail(ErrorKind::kData, "the JPEG, or its entry in data.index, is damaged",
+           loader ? loader->sample_name(samples[i]) : "sample " + std::to_string(samples[i]),
+           "Set data.decode_device=cpu, which tells the cause, and corrects a wrong entry; "
+           "`saturate data verify` lists all broken files");
 }
 
 }  // namespace
@@ -43,12 +43,12 @@ UnpackCheck::UnpackCheck(std::vector<uint32_t> samples, const at::Tensor& failed
   copied_.record(c10::impl::VirtualGuardImpl(failed.device().type()).getStream(failed.device()));
 }
 
-bool UnpackCheck::passes(bool wait) const {
+bool UnpackCheck::passes(bool wait, const Loader& loader) const {
   if (!copied_.query()) {
     if (!wait) return false;
     copied_.synchronize();
   }
-  require_decoded(samples_, failed_);
+  require_decoded(samples_, failed_, &loader);
   return true;
 }
 
@@ -79,7 +79,7 @@ at::Tensor unpack_batch(const Batch& batch, const at::Tensor& memory, const at::
                 .failed = failed.mutable_data_ptr<uint8_t>()},
                device);
   if (device.is_cpu())
-    require_decoded(indices_of(batch), failed);
+    require_decoded(indices_of(batch), failed, nullptr);
   else
     check = std::make_shared<UnpackCheck>(indices_of(batch), failed);
   return pixels;

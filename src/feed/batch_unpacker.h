@@ -18,9 +18,9 @@ class UnpackCheck {
  public:
   // `failed` [samples] is on the GPU, whose current stream sets it and copies it.
   UnpackCheck(std::vector<uint32_t> samples, const at::Tensor& failed);
-  // Whether it is known; with `wait` it waits for that. Fails with kData, naming the sample, if one
-  // was not decoded.
-  bool passes(bool wait) const;
+  // Whether it is known; with `wait` it waits for that. Fails with kData, naming the sample of
+  // `loader`, if one was not decoded.
+  bool passes(bool wait, const Loader& loader) const;
 
  private:
   const std::vector<uint32_t> samples_;  // indices into the dataset

@@ -91,7 +91,7 @@ struct Feeder::State {
   void check_returned(bool wait) {
     if (checks.empty()) return;
     const Ledger::Scope scope(ledger, Phase::kWait);
-    while (!checks.empty() && checks.front()->passes(wait)) checks.pop_front();
+    while (!checks.empty() && checks.front()->passes(wait, loader)) checks.pop_front();
   }
 
   void forget() {

@@ -322,7 +322,7 @@ std::string ExtentCache::take_old(uint64_t& room) {
   old_.pop_back();
   const auto entries = list(folder);
   if (!entries || !is_own(*entries) || is_used_by_others(*entries)) return "";
-  const std::string name = std::string(kEvicted) + process_ + "." + std::to_string(counter_++);
+  std::string name = std::string(kEvicted) + process_ + "." + std::to_string(counter_++);
   try {
     env_.rename(folder_ + "/" + folder, folder_ + "/" + name);
   } catch (const Error&) {

@@ -227,6 +227,8 @@ class Loader {
   std::chrono::nanoseconds network_wait() const;
   // Distinct samples skipped so far under kSkip: their number, and the first hundred.
   size_t skipped_count() const;
+  // The name of a sample in messages, such as its path. Reads the sample.
+  std::string sample_name(size_t index) const;
   std::vector<SkippedSample> skipped() const;
 
  private:
