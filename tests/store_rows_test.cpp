@@ -153,14 +153,25 @@ TEST_F(StoreRows, PartsAreFetchedBeforeTheirEpochBegins) {
   LoaderOptions options = row_loader(3);
   const std::string here = pixels_of(*local, options);
   options.epochs = 2;
-  EXPECT_EQ(pixels_of(*far, options), here);
-  uint64_t expected = 0;
   StoreEnv with_store(env(), store);
-  const uint64_t received = asked();
   const auto other = open_dataset(with_store, "shard:" + server.url("/s.shard"));
+  uint64_t expected[2] = {};
   for (uint32_t epoch = 0; epoch < 2; ++epoch)
-    for (uint32_t i = 0; i < kRowSamples; ++i) expected += needed(*other, options, epoch, i).first;
-  EXPECT_EQ(received, expected) << "each range once, and no other";
+    for (uint32_t i = 0; i < kRowSamples; ++i)
+      expected[epoch] += needed(*other, options, epoch, i).first;
+  opening = server.asks().size();
+  {
+    Loader loader(*far, options, row_crops());
+    for (uint32_t epoch = 0; epoch < 2; ++epoch) {
+      loader.start_epoch(epoch);
+      for (Batch batch; loader.next(batch);) continue;
+      EXPECT_TRUE(testing::wait_for([&] { return asked() > expected[0]; })) << epoch;
+    }
+  }
+  const uint64_t both = expected[0] + expected[1];
+  EXPECT_EQ(asked(), both) << "each range once, and no other";
+  EXPECT_EQ(pixels_of(*far, options), here);
+  EXPECT_EQ(asked(), 2 * both);
 }
 
 TEST_F(StoreRows, ASplitReadsPartsToo) {

@@ -6,10 +6,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "store/hash_blocks.h"
+
 namespace saturate {
 namespace {
 
-constexpr size_t kMdBlock = 64;  // bytes
 constexpr std::array<std::array<int, 4>, 4> kShifts = {
     {{7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23}, {6, 10, 15, 21}}};
 
@@ -26,7 +27,7 @@ using MdState = std::array<uint32_t, 4>;
 void add_md_block(const std::byte* block, MdState& state) {
   static const auto sines = make_sines();
   std::array<uint32_t, 16> words;
-  std::memcpy(words.data(), block, kMdBlock);
+  std::memcpy(words.data(), block, kHashBlock);
   auto [a, b, c, d] = state;
   const auto step = [&](size_t i, uint32_t mixed, size_t word) {
     const uint32_t sum = a + mixed + sines[i] + words[word % 16];
@@ -46,15 +47,8 @@ void add_md_block(const std::byte* block, MdState& state) {
 
 std::string md5_hex(std::span<const std::byte> bytes) {
   MdState state = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476};
-  const uint64_t bits = uint64_t(bytes.size()) * 8;
-  for (; bytes.size() >= kMdBlock; bytes = bytes.subspan(kMdBlock))
-    add_md_block(bytes.data(), state);
-  std::array<std::byte, 2 * kMdBlock> end{};
-  if (!bytes.empty()) std::memcpy(end.data(), bytes.data(), bytes.size());
-  end[bytes.size()] = std::byte{0x80};
-  const size_t size = bytes.size() + 9 > kMdBlock ? 2 * kMdBlock : kMdBlock;
-  std::memcpy(end.data() + size - sizeof bits, &bits, sizeof bits);
-  for (size_t at = 0; at < size; at += kMdBlock) add_md_block(end.data() + at, state);
+  for_each_block(bytes, std::endian::little,
+                 [&](const std::byte* block) { add_md_block(block, state); });
   std::string text;
   for (const uint32_t word : state)
     for (const int shift : {4, 0, 12, 8, 20, 16, 28, 24})

@@ -3,12 +3,11 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <cstring>
+
+#include "store/hash_blocks.h"
 
 namespace saturate {
 namespace {
-
-constexpr size_t kShaBlock = 64;  // bytes
 
 constexpr std::array<uint32_t, 64> kRounds = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -57,15 +56,8 @@ void add_block(const std::byte* block, Digest& digest) {
 std::string sha256_hex(std::span<const std::byte> bytes) {
   Digest digest = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                    0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  const uint64_t bits = uint64_t(bytes.size()) * 8;
-  for (; bytes.size() >= kShaBlock; bytes = bytes.subspan(kShaBlock))
-    add_block(bytes.data(), digest);
-  std::array<std::byte, 2 * kShaBlock> end{};
-  if (!bytes.empty()) std::memcpy(end.data(), bytes.data(), bytes.size());
-  end[bytes.size()] = std::byte{0x80};
-  const size_t size = bytes.size() + 9 > kShaBlock ? 2 * kShaBlock : kShaBlock;
-  for (size_t i = 0; i < 8; ++i) end[size - 1 - i] = std::byte(bits >> (8 * i));
-  for (size_t at = 0; at < size; at += kShaBlock) add_block(end.data() + at, digest);
+  for_each_block(bytes, std::endian::big,
+                 [&](const std::byte* block) { add_block(block, digest); });
   std::string text;
   for (const uint32_t word : digest)
     for (int shift = 28; shift >= 0; shift -= 4) text += "0123456789abcdef"[word >> shift & 15];
