@@ -138,7 +138,7 @@ coverage: setup ## coverage of the tests of the modules without torch, into buil
 faults: build ## plant faults in runs, and have diagnose and tune find them; needs a quiet machine
 	@SATURATE_FAULTS=1 $(BUILD)/tests/saturate_tests --gtest_filter='PlantedFault.*:Tune.*'
 
-kills: build ## kill a run at KILLS=200 random points, and 20 times each runs and loaders of a failing store, and resume
+kills: build ## kill a run at KILLS=200 random points, and runs and loaders of a failing store 20 times each; resume all
 	@SATURATE_KILLS=$(KILLS) $(BUILD)/tests/saturate_tests --gtest_filter='KilledRun.*'
 	@tests/store_train_test.py --saturate $(BUILD)/saturate --kills 20 FailingStore
 	@tests/store_kill_test.py $(BUILD)/tests/saturate_data_tests --kills 20
@@ -173,8 +173,6 @@ $(BUILD)/build.ninja: CMakePresets.json | setup
 setup: ## install what the build needs: Debian packages, LibTorch
 	@tools/setup.sh
 
-# CMake's manifest does not stay in the build folder: after `sudo make install` it would belong to root, and the next
-# installation by the user who built could not write it.
 install: ## copy the build to PREFIX=/usr/local, with LibTorch; never builds, so that sudo is harmless
 	@tools/install_list.sh install $(BUILD) "$(DESTDIR)$(PREFIX)"
 

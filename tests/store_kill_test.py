@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Kills processes that load from a failing store, and compares what they loaded with an uninterrupted local run.
 
-    tests/store_kill_test.py TESTS [--kills 20] [--files FOLDER]
+    tests/store_kill_test.py TESTS [--kills 8] [--files FOLDER]
 
 TESTS is saturate_data_tests, whose StoreProgram prints each batch's samples, labels and checksums of pixels. The loader
 runs as one to three processes, each with one to four threads, until some of its batches have come and a random time has
 passed; then all are killed by SIGKILL, and the next ones, of other numbers, go on at the last batch that all had
-delivered. One request in twenty fails, in eight ways, and the keys of the bucket expire. At the end, the batches must
+delivered. One request in twenty fails (bad_store.WAYS), and the keys of the bucket expire. At the end, the batches must
 be those of the local source, loaded by one process with one thread: the same samples, labels and pixels. Some share a
 cache folder, which the killed processes leave as it is; without it, only the rows of crops are requested of a shard.
 Moments are drawn from a fixed seed. FOLDER has images/, a.shard, 0.tar and 1.tar instead of those that TESTS writes.

@@ -33,6 +33,7 @@ case ${1:-} in
     mkdir -p "$3/${list%/*}" 2>/dev/null && [ -w "$3" ] || fail "cannot write to $3. Use sudo make install, or PREFIX=DIR"
     prefix=$(realpath "$3")
     said=$(mktemp) reserve=$prefix/$list.reserve
+    # The manifest would belong to root after `sudo make install`, and the user who built could not write the next one.
     trap 'rm -f "$said" "$reserve" "$build/install_manifest.txt"' EXIT
     head -c 100000 /dev/zero >"$reserve" || fail "no space in $3"  # for the list, on a disk that becomes full
     done=0

@@ -22,7 +22,8 @@ The machine's times vary by some per cent from minute to minute, so ratios withi
 [bench.md](bench.md) says how each bench measures; `tools/performance_page.py` makes this page.
 """
 NO_GPU = "**Nothing on this page was measured on a GPU.**"
-GPU = "The section [On a GPU](#on-a-gpu) and the table gpu-check were measured on the GPU that they name, everything else on a CPU."
+GPU = """The section [On a GPU](#on-a-gpu) and the tables gpu-check and gpu_decode were measured on the GPUs that the section
+names, everything else on a CPU."""
 
 
 def number(value):

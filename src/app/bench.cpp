@@ -137,10 +137,9 @@ void note_packed(Variant& variant) {
   variant.row.keys["packed_share"] = share;
   if (share == 0)
     fail(ErrorKind::kData, "no image of the source can be packed", "--pack",
-         "Give JPEGs in segments (saturate data pack) or in data.index, another augment.crop than "
-         "pad "
-         "and letterbox, and an augment.size whose pixels take more bytes than packed JPEGs, such "
-         "as 224");
+         "Give JPEGs in segments (saturate data pack) or in a file data.index, an augment.crop "
+         "other "
+         "than pad and letterbox, and an augment.size of 200 or more");
   if (share < 1) variant.row.name += fmt::format(" ({:.1f} % were decoded)", 100 * (1 - share));
 }
 

@@ -41,7 +41,8 @@ class FarFolderSource : public IndexedSource {
 
   std::vector<ObjectVersion> versions() const override {
     const auto images = std::as_bytes(std::span(found_.images));
-    return {{root_, version_digest(found_.text + sha256_hex(images))}};
+    const auto text = std::as_bytes(std::span(found_.text));
+    return {{root_, version_digest(sha256_hex(text) + sha256_hex(images))}};
   }
 
   std::string warning() const override {

@@ -15,6 +15,7 @@
 #include "data/sources.h"
 #include "saturate/data/error.h"
 #include "store/bucket_list.h"
+#include "store/cache_names.h"
 
 namespace saturate {
 namespace {
@@ -85,7 +86,7 @@ std::string list_name(const std::string& place) {
 }
 
 std::string list_path(ObjectStore& store, const std::string& place) {
-  return store.options().cache_dir + "/lists/" + list_name(place);
+  return fmt::format("{}/{}/{}", store.options().cache_dir, kLists, list_name(place));
 }
 
 std::optional<FarImages> kept_list(ObjectStore& store, const std::string& place) {

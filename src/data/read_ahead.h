@@ -24,7 +24,7 @@ std::vector<uint32_t> epoch_blocks(size_t size, uint64_t seed, uint32_t epoch, s
 
 // The epochs after the one that is read.
 struct LaterEpochs {
-  uint32_t count = 0;  // epochs in all; 0: none after the first is announced
+  uint32_t count = 0;  // epochs in all; up to 1: nothing is announced for later
   // The samples that this process reads in an epoch, in order.
   std::function<std::vector<uint32_t>(uint32_t epoch)> order = {};
 };

@@ -173,20 +173,21 @@ bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const PixelFormat& 
                              std::byte* out) {
   const bool segmented = sample_.encoding == SampleEncoding::kSegmented;
   if (segmented) segmented_.open(sample_.bytes, sample_.width, sample_.height, sample_.name);
-  if (room_ && segmented && pack_segments(epoch, index)) return true;
+  const auto packed = room_ && segmented ? pack_segments(epoch, index) : std::nullopt;
+  if (packed == true) return true;
   const auto info =
       segmented ? fast_.open(segmented_, sample_.name) : fast_.open(sample_.bytes, sample_.name);
   if (!info) return false;
   const SampleTransform drawn = transform(epoch, index, info->width, info->height);
-  if (room_ && pack(drawn)) return true;
+  if (room_ && !packed && pack(drawn)) return true;
   out = place_of_pixels(out);
   if (drawn.fitted.width > 0) fill_pixels(format, mean_levels(augment_), values() / 3, out);
   return fast_.read(sample_.name, drawn, augment_.size, format, out);
 }
 
-bool SampleReader::pack_segments(uint32_t epoch, uint32_t index) {
+std::optional<bool> SampleReader::pack_segments(uint32_t epoch, uint32_t index) {
   const auto info = fast_.open_to_pack(segmented_);
-  if (!info) return false;
+  if (!info) return std::nullopt;
   const SampleTransform drawn = transform(epoch, index, info->width, info->height);
   return pack(drawn);
 }

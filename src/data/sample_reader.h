@@ -64,8 +64,8 @@ class SampleReader {
   int64_t read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
   // Both write sample_ to `out`, or to a place that they take. False if only the exact path can.
   bool read_fast(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
-  // The same as pack(), for segmented_, which fast_ has not opened.
-  bool pack_segments(uint32_t epoch, uint32_t index);
+  // The same as pack(), for segmented_, which fast_ has not opened; empty if only open() can tell.
+  std::optional<bool> pack_segments(uint32_t epoch, uint32_t index);
   // Packs the JPEG that fast_ has open into room_; false if it cannot be packed or has no room.
   bool pack(const SampleTransform& transform);
   // Where the pixels go: `out`, or with room_ a place in that.
@@ -92,7 +92,7 @@ class SampleReader {
   int width_ = 0, height_ = 0;
   SampleTransform drawn_;
   EffectList drawn_effects_;
-  // While a sample is read to it: of its batch, and the place there that it has taken.
+  // Set by the last read() to a room: the room, and the sample's place there.
   BatchRoom* room_ = nullptr;
   std::optional<PackedPlace> stored_;
   const ClassMap* kept_mask_ = nullptr;

@@ -36,6 +36,7 @@ class VersionedIndexed : public VersionedSource<IndexedSource> {
 
 std::unique_ptr<Dataset> with_versions(std::unique_ptr<Dataset> source,
                                        std::vector<ObjectVersion> versions) {
+  if (versions.empty()) return source;
   if (!dynamic_cast<IndexedSource*>(source.get()))
     return std::make_unique<VersionedSource<Dataset>>(std::move(source), std::move(versions));
   std::unique_ptr<IndexedSource> indexed(dynamic_cast<IndexedSource*>(source.release()));

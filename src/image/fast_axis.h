@@ -13,9 +13,9 @@ namespace saturate {
 // weight[i * taps + k] times sample first[i] + k. Reuse avoids allocations.
 struct TriangleFilter {
   int taps = 0;
-  std::vector<int> first;      // [out]
-  std::vector<double> weight;  // [out][taps], those of each output add up to 1
-  std::vector<double> scratch;
+  std::vector<int> first;       // [out]
+  std::vector<double> weight;   // [out][taps], those of each output add up to 1
+  std::vector<double> scratch;  // of make_triangle_filter()
 };
 
 // The filter that resizes the interval [begin, begin + length) of an axis, in fractional samples,

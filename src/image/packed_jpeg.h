@@ -40,7 +40,7 @@ SATURATE_HOST_DEVICE constexpr int unpack_teams(int64_t count) {
 }
 
 // Decoded rows of one image: those of a few output rows at least, of most photographs all.
-// FastDecoder::pack() refuses a crop that needs more.
+// FastDecoder::plan_pack() refuses a crop that needs more.
 SATURATE_HOST_DEVICE constexpr size_t unpack_scratch_bytes(const ImageSize& size) {
   constexpr size_t kBytesForAPixel = 8, kLeast = 1 << 16;
   return (size_t(size.area()) * kBytesForAPixel + kLeast) / 16 * 16;

@@ -67,8 +67,9 @@ void require_same_versions(const Checkpoint& saved, const std::vector<ObjectVers
     const auto found = had.find(object.name);
     if (found != had.end() && found->second != object.digest)
       fail(ErrorKind::kData,
-           "the training data have been replaced since the run to resume read them: size, ETag or "
-           "date is another",
+           "the training data have been replaced since the run to resume read them: their size, "
+           "ETag "
+           "or date has changed",
            object.name,
            std::string("Put the old object back (and delete the folder lists of data.cache_dir, "
                        "where a bucket's list is kept for an hour); add --allow-changed-data to "
@@ -180,8 +181,8 @@ void require_same_objects(const std::vector<std::string>& ranks) {
       const auto& [other, whose] = known.try_emplace(name, digest, rank).first->second;
       if (other != digest)
         fail(ErrorKind::kUsage,
-             fmt::format("ranks {} and {} have opened different objects: size, ETag or date "
-                         "differs, so it was replaced meanwhile",
+             fmt::format("ranks {} and {} have opened different versions of the object (size, ETag "
+                         "or date), so it was replaced meanwhile",
                          whose, rank),
              name,
              "Start the run again when the data no longer change; with data.cache_dir, delete its "

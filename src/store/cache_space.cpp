@@ -19,11 +19,10 @@ constexpr uint64_t kSpaceMagic = 0x3145434150535453;  // "STSPACE1"
 constexpr int64_t kMostWait = 30'000'000'000;         // ns
 constexpr int64_t kWaitStep = 100'000;                // ns
 
-constexpr off_t kWantedAt = 24;  // a byte after the record: 1 if a process waits
-
 struct SpaceRecord {
   uint64_t magic, used, is_changing;
 };
+constexpr off_t kWantedAt = sizeof(SpaceRecord);  // a byte: 1 if a process waits
 
 [[noreturn]] void fail_space(const std::string& path, const std::string& reason) {
   fail(ErrorKind::kRun, "cannot lock the cache: " + reason, path,

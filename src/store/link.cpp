@@ -23,7 +23,7 @@ double quantile(std::vector<double> values, double share) {
   return *at;
 }
 
-// "2.0x", or that the cache serves all, at a rate that is unknown.
+// "about 2.0x", or "no request" if the cache serves all at a rate that is unknown.
 std::string speedup_text(double speedup) {
   return std::isfinite(speedup) ? fmt::format("about {:.1f}x", speedup) : "no request";
 }

@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "saturate/data/error.h"
 #include "store/md5.h"
-#include "store/server_text.h"
+#include "store/range_reply.h"
 #include "store/sha256.h"
 #include "store/xml.h"
 
@@ -288,12 +288,11 @@ void Upload::complete() {
     // A store that began its reply before it was done reports a failure in it.
     const std::string text = text_of(reply);
     bool is_done = false;
-    problem.clear();
-    read_xml(text, name_, [&](std::string_view path, std::string& value) {
+    read_xml(text, name_, [&](std::string_view path, std::string&) {
       if (path == "CompleteMultipartUploadResult") is_done = true;
-      if (path == "Error/Code") problem = plain_text(value, ".", 60);
     });
     if (is_done) return;
+    problem = error_code_of(reply);
   }
   fail(ErrorKind::kRun, "the store does not complete the upload: " + problem, name_,
        "Run it again");

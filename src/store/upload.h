@@ -27,7 +27,8 @@ class Upload : public WritableFile {
   // Fails with kUsage if the object exists. Aborts uploads of it that earlier processes left,
   // except the one to continue: that with the most bytes in parts of the size of ours.
   Upload(std::shared_ptr<ObjectStore> store, const std::string& url);
-  // Aborts the upload, unless close() has succeeded: no part remains.
+  // Aborts the upload, unless close() has succeeded: no part remains. One that an earlier process
+  // left stays if no part was sent.
   ~Upload() override;
   Upload(const Upload&) = delete;
   Upload& operator=(const Upload&) = delete;

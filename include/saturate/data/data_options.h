@@ -72,7 +72,7 @@ struct IndexOptions {
 // How objects of http(s)://, s3:// and gs:// are read.
 struct StoreOptions {
   std::string cache_dir;    // where ranges of them are kept; empty: nowhere
-  double cache_gb = 0;      // 1e9 bytes, maximum; 0: half of what is free or it takes
+  double cache_gb = 0;      // 1e9 bytes, maximum; 0: half of the free space and the cache together
   double timeout_s = 300;   // for a range, with all attempts
   int read_ahead_mb = 128;  // MiB announced by loaders, being fetched or waiting to be read
 };

@@ -109,7 +109,8 @@ class Dataset {
   virtual std::string warning() const { return {}; }
   // A fact about the whole source that its samples do not show, without a full stop; may be empty.
   virtual std::string note() const { return {}; }
-  // The objects of stores, by name; empty for local sources.
+  // The objects of stores that this was opened from, as they were then; empty for local sources.
+  // May hash the list of a bucket, so keep the result.
   virtual std::vector<ObjectVersion> versions() const { return {}; }
   // The length of the sample's sequences, at least 1; 0 for datasets without.
   virtual size_t length(size_t /*index*/) const { return 0; }

@@ -17,10 +17,10 @@
 
 namespace saturate {
 
-// Expected use of a part of a file: read soon, or not again.
+// Expected use of a part of a file: read soon, later, or not again.
 struct ReadAdvice {
-  // kLater: after all that kSoon announces, and with at most half of look_ahead(); only for storage
-  // that is far away. kSoon, given again, makes it one of those.
+  // kLater is for storage that is far away: such a part is fetched after all that kSoon announces,
+  // with at most half of look_ahead(). kSoon for the same part moves it to those.
   enum Kind { kSoon, kLater, kNotAgain };
   static constexpr uint64_t kUnknown = UINT64_MAX;
 

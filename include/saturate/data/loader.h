@@ -150,7 +150,8 @@ struct LoaderOptions {
   ShuffleOptions shuffle;
   bool drop_last = false;  // skip an incomplete last batch
   // Epochs of the run. At the end of each but the last, a training loader announces the first
-  // samples of the next to a source that is far away, which fetches them until that begins. 0: not.
+  // samples of the next to a source that is far away, which fetches them until that begins. 0:
+  // none.
   uint32_t epochs = 0;
   bool train = true;  // random augmentation; else eval_transform
   OnError on_error = OnError::kFail;
@@ -227,7 +228,8 @@ class Loader {
   std::chrono::nanoseconds network_wait() const;
   // Distinct samples skipped so far under kSkip: their number, and the first hundred.
   size_t skipped_count() const;
-  // The name of a sample in messages, such as its path. Reads the sample.
+  // The name of a sample in messages, such as its path. Any thread. Reads the sample, and fails as
+  // Dataset::read().
   std::string sample_name(size_t index) const;
   std::vector<SkippedSample> skipped() const;
 
