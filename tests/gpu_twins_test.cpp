@@ -1,5 +1,5 @@
 // A GPU's own code paths compared with the CPU's: SyncBatchNorm's local work, pixels by class, the
-// copies of a checkpoint, an evaluation's pipeline.
+// loss of a language model, the copies of a checkpoint, an evaluation's pipeline.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
@@ -14,6 +14,7 @@
 #include "tests/class_counts_testing.h"
 #include "tests/gpu_testing.h"
 #include "tests/local_norm_testing.h"
+#include "tests/token_testing.h"
 
 namespace saturate::testing {
 namespace {
@@ -53,6 +54,17 @@ TEST(GpuTwins, PixelsByClassEqualTheCpus) {
                                            pixels.counted.to(at::kCUDA), classes);
     EXPECT_TRUE(found.cpu().equal(pixels.by_a_loop())) << classes;
   }
+}
+
+// Rows of GPT-2's padded product begin at multiples of an access, those of the others anywhere.
+TEST(GpuTwins, TokenLossesEqualTheCpus) {
+  SATURATE_NEEDS_GPU();
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble})
+    for (const int64_t vocabulary : {1, 2, 65, 1003, 50259}) {
+      SCOPED_TRACE(::testing::Message() << type << " " << vocabulary);
+      const TokenCase tokens(vocabulary, type);
+      expect_same(tokens.by_tensors(at::kCUDA), tokens.by_tensors(), type);
+    }
 }
 
 // Enqueued after work that keeps the GPU busy, and before work that overwrites the source.

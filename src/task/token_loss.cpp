@@ -21,6 +21,7 @@
 
 #include "model/autograd.h"
 #include "saturate/data/error.h"
+#include "task/token_kernels.h"
 
 namespace saturate {
 namespace {
@@ -33,6 +34,11 @@ using torch::autograd::variable_list;
 int64_t rows_at_once(const at::Tensor& rows) {
   const int64_t at_once = rows.is_cuda() ? 1 << 24 : 1 << 22;
   return std::max<int64_t>(1, at_once / std::max<int64_t>(1, rows.size(1)));
+}
+
+// Logits [..., V] as [N, V].
+at::Tensor rows_of(const at::Tensor& logits) {
+  return logits.reshape({-1, logits.size(-1)});
 }
 
 // Calls part(begin, count) for all rows.
@@ -48,14 +54,45 @@ at::ScalarType arithmetic_type(const at::Tensor& logits) {
   return logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+// One for each row, also for those that do not count. known: the labels, but 0 for those rows.
+at::Tensor row_losses(const at::Tensor& rows, const at::Tensor& known) {
+  const at::ScalarType type = arithmetic_type(rows);
+  at::Tensor losses = at::empty({rows.size(0)}, rows.options().dtype(type));
+  in_parts(rows, [&](int64_t begin, int64_t count) {
+    losses.narrow(0, begin, count)
+        .copy_(at::log_softmax(rows.narrow(0, begin, count).to(type), 1)
+                   .gather(1, known.narrow(0, begin, count).unsqueeze(1))
+                   .squeeze(1));
+  });
+  return losses.neg_();
+}
+
+// The gradient of a sum of row_losses() times factors [rows, 1].
+at::Tensor rows_gradient(const at::Tensor& rows, const at::Tensor& known,
+                         const at::Tensor& factors) {
+  at::Tensor result = at::empty_like(rows, at::MemoryFormat::Contiguous);
+  in_parts(rows, [&](int64_t begin, int64_t count) {
+    const at::Tensor part = at::softmax(rows.narrow(0, begin, count).to(factors.scalar_type()), 1);
+    part.scatter_add_(1, known.narrow(0, begin, count).unsqueeze(1),
+                      at::full({1, 1}, -1, part.options()).expand({count, 1}));
+    at::Tensor gradient = result.narrow(0, begin, count);
+    if (gradient.scalar_type() == part.scalar_type())
+      at::mul_out(gradient, part, factors.narrow(0, begin, count));
+    else
+      gradient.copy_(part.mul_(factors.narrow(0, begin, count)));
+  });
+  return result;
+}
+
 // The gradient of the mean: (softmax - one for the label) / labels that count.
 class TokenLossNode : public Node {
  public:
-  TokenLossNode(const at::Tensor& logits, at::Tensor labels, at::Tensor weights)
+  TokenLossNode(const at::Tensor& logits, at::Tensor known, at::Tensor weights, RowSums sums)
       : Node(torch::autograd::collect_next_edges(logits)),
         logits_(logits, /*is_output=*/false),
-        labels_(std::move(labels)),
-        weights_(std::move(weights)) {}
+        known_(std::move(known)),
+        weights_(std::move(weights)),
+        sums_(std::move(sums)) {}
 
   std::string name() const override { return "TokenLoss"; }
   void release_variables() override { logits_.reset_data(); }
@@ -66,27 +103,18 @@ class TokenLossNode : public Node {
       fail(ErrorKind::kRun, "the loss of a language model has no second derivative", "backward",
            "Call backward without create_graph");
     if (!gradients.at(0).defined()) return {at::Tensor()};
-    const at::Tensor logits = logits_.unpack();
-    const at::Tensor rows = logits.reshape({-1, logits.size(-1)});
-    const at::Tensor result = at::empty_like(rows, at::MemoryFormat::Contiguous);
-    const at::Tensor factors = (weights_ * gradients[0]).unsqueeze(1);  // [rows, 1]
-    in_parts(rows, [&](int64_t begin, int64_t count) {
-      const at::Tensor part =
-          at::softmax(rows.narrow(0, begin, count).to(factors.scalar_type()), 1);
-      part.scatter_add_(1, labels_.narrow(0, begin, count).unsqueeze(1),
-                        at::full({1, 1}, -1, part.options()).expand({count, 1}));
-      at::Tensor gradient = result.narrow(0, begin, count);
-      if (gradient.scalar_type() == part.scalar_type())
-        at::mul_out(gradient, part, factors.narrow(0, begin, count));
-      else
-        gradient.copy_(part.mul_(factors.narrow(0, begin, count)));
-    });
+    const at::Tensor logits = logits_.unpack(), rows = rows_of(logits);
+    const at::Tensor factors = weights_ * gradients[0];
+    const at::Tensor result = sums_.peaks.defined()
+                                  ? token_rows_gradient(rows, known_, sums_, factors)
+                                  : rows_gradient(rows, known_, factors.unsqueeze(1));
     return {result.view(logits.sizes())};
   }
 
  private:
   torch::autograd::SavedVariable logits_;
-  at::Tensor labels_, weights_;  // [rows]: not negative; of each label in the mean
+  at::Tensor known_, weights_;  // [rows]: labels, or 0; of each in the mean
+  RowSums sums_;                // of the kernels; or undefined
 };
 
 template <class Value>
@@ -114,33 +142,27 @@ int64_t hits_here(const Value* logits, const int64_t* labels, int64_t count, int
 }  // namespace
 
 at::Tensor token_loss(const at::Tensor& logits, const at::Tensor& labels) {
-  const at::Tensor rows = logits.detach().reshape({-1, logits.size(-1)});
-  at::Tensor loss;
-  at::Tensor known, weights;
+  at::Tensor loss, known, weights;
+  RowSums sums;
   {
     const at::NoGradGuard no_grad;
-    const at::Tensor flat = labels.reshape({-1});
+    const at::Tensor rows = rows_of(logits.detach()), flat = labels.reshape({-1});
     const at::Tensor counts = flat.ge(0);
     known = flat.clamp_min(0);
-    const at::ScalarType type = arithmetic_type(logits);
-    const at::Tensor own = at::empty({rows.size(0)}, rows.options().dtype(type));
-    in_parts(rows, [&](int64_t begin, int64_t count) {
-      own.narrow(0, begin, count)
-          .copy_(at::log_softmax(rows.narrow(0, begin, count).to(type), 1)
-                     .gather(1, known.narrow(0, begin, count).unsqueeze(1))
-                     .squeeze(1));
-    });
-    weights = counts.to(type) / counts.sum().clamp_min(1);
-    loss = own.masked_fill_(counts.logical_not(), 0).mul(weights).sum().neg();
+    weights = counts.to(arithmetic_type(logits)) / counts.sum().clamp_min(1);
+    if (has_token_kernels(rows)) sums = sum_token_rows(rows, known);
+    at::Tensor losses = sums.losses.defined() ? sums.losses : row_losses(rows, known);
+    loss = losses.masked_fill_(counts.logical_not(), 0).mul(weights).sum();
   }
   if (!at::GradMode::is_enabled() || !logits.requires_grad()) return loss;
-  const auto node = make_graph_node<TokenLossNode>(logits, known, weights);
+  const auto node = make_graph_node<TokenLossNode>(logits, known, weights, std::move(sums));
   torch::autograd::set_history(loss, node);
   return loss;
 }
 
 at::Tensor count_token_hits(const at::Tensor& logits, const at::Tensor& labels) {
   const at::NoGradGuard no_grad;
+  if (has_token_kernels(logits)) return token_row_hits(rows_of(logits), labels.reshape({-1})).sum();
   if (!logits.is_cpu()) return logits.argmax(-1).eq(labels).sum();
   const at::Tensor values = logits.contiguous(), wanted = labels.contiguous();
   int64_t hits = 0;

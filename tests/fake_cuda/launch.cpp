@@ -7,6 +7,7 @@
 #include "image/finish_passes.h"
 #include "image/unpack_passes.h"
 #include "image/volume_passes.h"
+#include "task/token_passes.h"
 #include "tests/fake_cuda/streams.h"
 
 namespace saturate::fake_cuda {
@@ -62,8 +63,34 @@ cudaError_t launch_unpacking(void** arguments, cudaStream_t stream) {
   });
 }
 
+cudaError_t launch_token_sums(void** arguments, cudaStream_t stream) {
+  const TokenRows rows = *static_cast<const TokenRows*>(arguments[0]);
+  const TokenSums to = *static_cast<const TokenSums*>(arguments[1]);
+  note_touched(stream, {rows.logits, rows.labels}, {to.peaks, to.log_sums, to.losses, to.hits});
+  return enqueue(stream, Count::kLaunches, [rows, to] {
+    count_twin();
+    TokenState state;
+    for (int64_t i = 0; i < rows.count; ++i) sum_row(LoneTeam(), rows, i, to, state);
+  });
+}
+
+cudaError_t launch_token_gradient(void** arguments, cudaStream_t stream) {
+  const TokenRows rows = *static_cast<const TokenRows*>(arguments[0]);
+  const TokenSums from = *static_cast<const TokenSums*>(arguments[1]);
+  const float* const factors = *static_cast<const float* const*>(arguments[2]);
+  void* const gradient = *static_cast<void* const*>(arguments[3]);
+  note_touched(stream, {rows.logits, rows.labels, from.peaks, from.log_sums, factors}, {gradient});
+  return enqueue(stream, Count::kLaunches, [rows, from, factors, gradient] {
+    count_twin();
+    for (int64_t i = 0; i < rows.count; ++i)
+      row_gradient(LoneTeam(), rows, i, from, factors[i], gradient);
+  });
+}
+
 cudaError_t launch(const void* function, void** arguments, cudaStream_t stream) {
   if (is_named(function, "unpack_images")) return launch_unpacking(arguments, stream);
+  if (is_named(function, "sum_tokens")) return launch_token_sums(arguments, stream);
+  if (is_named(function, "token_gradient")) return launch_token_gradient(arguments, stream);
   if (is_named(function, "transform_volumes")) return launch_volumes(arguments, stream);
   if (!is_named(function, "finish_images")) return enqueue(stream, Count::kLaunches);
   const FinishArguments batch = *static_cast<const FinishArguments*>(arguments[0]);

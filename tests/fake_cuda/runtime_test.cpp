@@ -14,7 +14,9 @@
 
 #include "saturate/data/effects.h"
 #include "step/step_graph.h"
+#include "task/token_kernels.h"
 #include "tests/fake_cuda/host_testing.h"
+#include "tests/token_testing.h"
 #include "tests/unpack_testing.h"
 
 namespace saturate::testing {
@@ -154,6 +156,30 @@ TEST_F(FakeRuntime, RunsTheCpuTwinOfTheVolumesKernel) {
   const at::Tensor expected = transform(at::kCPU);
   const Counts found = counted([&] { EXPECT_TRUE(transform(at::kCUDA).equal(expected)); });
   EXPECT_EQ(of(found, Count::kTwins), 1);
+}
+
+TEST_F(FakeRuntime, RunsTheCpuTwinsOfTheTokenLoss) {
+  const TokenCase tokens(65, at::kBFloat16);
+  const TokenResults expected = tokens.by_passes();
+  const at::Tensor logits = tokens.wide.to(at::kCUDA).narrow(1, 0, tokens.classes);
+  const at::Tensor labels = tokens.labels.to(at::kCUDA);
+  const at::Tensor factors = (tokens.labels.ge(0).to(at::kFloat) * (1.5 / 33)).to(at::kCUDA);
+  const Counts found = counted([&] {
+    const RowSums sums = sum_token_rows(logits, labels);
+    const at::Tensor gradient = token_rows_gradient(logits, labels, sums, factors);
+    EXPECT_EQ(gradient.stride(0), logits.stride(0)) << "so that both are read by whole accesses";
+    EXPECT_NEAR(sums.losses.cpu().sum().item<double>() / 33, expected.loss.item<double>(), 1e-5);
+    EXPECT_EQ(token_row_hits(logits, labels).cpu().sum().item<int64_t>(),
+              expected.hits.item<int64_t>());
+    // In one piece: a copy of rows with gaps would be a kernel of torch's.
+    constexpr int64_t kFull = TokenCase::kRows - 1;
+    const at::Tensor rows = gradient.as_strided({kFull, logits.stride(0)}, {logits.stride(0), 1});
+    EXPECT_TRUE(at::allclose(rows.cpu().narrow(1, 0, tokens.classes).to(at::kFloat),
+                             expected.gradient.narrow(0, 0, kFull).to(at::kFloat), 1e-2, 1e-4));
+  });
+  EXPECT_EQ(of(found, Count::kTwins), 3);
+  EXPECT_EQ(of(found, Count::kLaunches), 3);
+  EXPECT_EQ(of(found, Count::kWaits), 0);
 }
 
 TEST_F(FakeRuntime, RunsTheCpuTwinOfTheUnpackingKernel) {

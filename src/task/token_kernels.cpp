@@ -1,0 +1,98 @@
+#include "task/token_kernels.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "saturate/data/error.h"
+#include "task/token_rows.h"
+
+namespace saturate {
+
+#ifdef SATURATE_HAS_CUDA
+
+namespace {
+
+void* current_stream(const at::Tensor& on) {
+  return c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(on.device()).native_handle();
+}
+
+// Rows whose values are side by side, as the kernels take them; the tensor itself if it can be.
+at::Tensor in_rows(const at::Tensor& logits) {
+  const bool are_rows = logits.stride(1) == 1 && logits.stride(0) >= logits.size(1);
+  return are_rows ? logits : logits.contiguous();
+}
+
+// rows: in_rows() of logits; labels: contiguous. Both must live as long as the result is used.
+TokenRows view_rows(const at::Tensor& rows, const at::Tensor& labels) {
+  return {.logits = rows.const_data_ptr(),
+          .labels = labels.const_data_ptr<int64_t>(),
+          .count = rows.size(0),
+          .stride = rows.stride(0),
+          .classes = static_cast<int>(rows.size(1)),
+          .type = rows.scalar_type() == at::kBFloat16 ? LogitType::kBfloat16
+                  : rows.scalar_type() == at::kHalf   ? LogitType::kFloat16
+                                                      : LogitType::kFloat32};
+}
+
+}  // namespace
+
+bool has_token_kernels(const at::Tensor& logits) {
+  return logits.is_cuda() &&
+         (logits.scalar_type() == at::kFloat || logits.scalar_type() == at::kHalf ||
+          logits.scalar_type() == at::kBFloat16);
+}
+
+RowSums sum_token_rows(const at::Tensor& logits, const at::Tensor& labels) {
+  const at::Tensor rows = in_rows(logits), classes = labels.contiguous();
+  const auto floats = [&] { return at::empty({rows.size(0)}, rows.options().dtype(at::kFloat)); };
+  RowSums sums{floats(), floats(), floats()};
+  token_sums_cuda(view_rows(rows, classes),
+                  {.peaks = sums.peaks.mutable_data_ptr<float>(),
+                   .log_sums = sums.log_sums.mutable_data_ptr<float>(),
+                   .losses = sums.losses.mutable_data_ptr<float>()},
+                  current_stream(rows));
+  return sums;
+}
+
+at::Tensor token_rows_gradient(const at::Tensor& logits, const at::Tensor& labels,
+                               const RowSums& sums, const at::Tensor& factors) {
+  const at::Tensor rows = in_rows(logits), classes = labels.contiguous();
+  const at::Tensor by = factors.contiguous();
+  at::Tensor gradient = at::empty_strided(rows.sizes(), rows.strides(), rows.options());
+  token_gradient_cuda(view_rows(rows, classes),
+                      {.peaks = sums.peaks.mutable_data_ptr<float>(),
+                       .log_sums = sums.log_sums.mutable_data_ptr<float>()},
+                      by.const_data_ptr<float>(), gradient.mutable_data_ptr(),
+                      current_stream(rows));
+  return gradient;
+}
+
+at::Tensor token_row_hits(const at::Tensor& logits, const at::Tensor& labels) {
+  const at::Tensor rows = in_rows(logits), classes = labels.contiguous();
+  at::Tensor hits = at::empty({rows.size(0)}, rows.options().dtype(at::kByte));
+  token_sums_cuda(view_rows(rows, classes), {.hits = hits.mutable_data_ptr<uint8_t>()},
+                  current_stream(rows));
+  return hits;
+}
+
+#else
+
+bool has_token_kernels(const at::Tensor&) {
+  return false;
+}
+RowSums sum_token_rows(const at::Tensor&, const at::Tensor&) {
+  fail(ErrorKind::kRun, "this build has no kernels", "sum_token_rows", "Ask has_token_kernels()");
+}
+at::Tensor token_rows_gradient(const at::Tensor&, const at::Tensor&, const RowSums&,
+                               const at::Tensor&) {
+  fail(ErrorKind::kRun, "this build has no kernels", "token_rows_gradient",
+       "Ask has_token_kernels()");
+}
+at::Tensor token_row_hits(const at::Tensor&, const at::Tensor&) {
+  fail(ErrorKind::kRun, "this build has no kernels", "token_row_hits", "Ask has_token_kernels()");
+}
+
+#endif
+
+}  // namespace saturate
