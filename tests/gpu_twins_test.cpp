@@ -4,9 +4,11 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
 
+#include "model/factories.h"
 #include "run/checkpoint.h"
 #include "run/staged_copy.h"
 #include "task/class_counts.h"
@@ -65,6 +67,23 @@ TEST(GpuTwins, TokenLossesEqualTheCpus) {
       const TokenCase tokens(vocabulary, type);
       expect_same(tokens.by_tensors(at::kCUDA), tokens.by_tensors(), type);
     }
+}
+
+TEST(GpuTwins, GradientsThroughAPaddedProductEqualTheCpus) {
+  SATURATE_NEEDS_GPU();
+  at::manual_seed(1);
+  const at::Tensor x = at::randn({2, 64, 32}), weight = at::randn({1003, 32}) / 4;
+  const at::Tensor labels = at::randint(1003, {2, 64});
+  std::vector<at::Tensor> found;
+  for (const at::Device device : {at::Device(at::kCPU), at::Device(at::kCUDA)}) {
+    const at::Tensor in = x.to(device).requires_grad_(), w = weight.to(device).requires_grad_();
+    const at::Tensor logits = device.is_cpu() ? at::linear(in, w) : padded_linear(in, w, 64);
+    const at::Tensor loss = token_loss(logits, labels.to(device));
+    loss.backward();
+    for (const at::Tensor& tensor : {loss.detach(), in.grad(), w.grad()})
+      found.push_back(tensor.cpu());
+  }
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(at::allclose(found[3 + i], found[i], 1e-3, 1e-6)) << i;
 }
 
 // Enqueued after work that keeps the GPU busy, and before work that overwrites the source.

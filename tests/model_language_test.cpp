@@ -1,9 +1,11 @@
 // GPT-2 compared with Hugging Face's (tests/oracles/language_goldens.py), and its weights in other
 // programs' files.
 #include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
@@ -91,6 +93,28 @@ TEST(Gpt, APaddedProductHasThePlainOnesValuesAndGradients) {
       (padded ? found : expected) = {y, x.grad(), w.grad()};
     }
     for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::allclose(found[i], expected[i])) << i;
+  }
+}
+
+// Zeros are written between a gradient's rows, unless that memory is also another tensor's.
+TEST(Gpt, APaddedProductsGradientIsCopiedOnlyIfItsMemoryIsShared) {
+  const at::Tensor x = testing::symmetric("x", {2, 3, 5}, 1);
+  const at::Tensor weights = testing::symmetric("w", {13, 5}, 1);
+  for (const bool shared : {false, true}) {
+    SCOPED_TRACE(shared);
+    const at::Tensor w = weights.clone().requires_grad_();
+    at::Tensor memory = at::full({2, 3, 16}, 7.0f), gradient;
+    {
+      const at::AutoDispatchBelowADInplaceOrView below;  // autograd's view would share it
+      gradient = memory.narrow(2, 0, 13);
+      gradient.copy_(testing::symmetric("g", {2, 3, 13}, 1));
+    }
+    const at::Tensor expected = gradient.flatten(0, 1).t().mm(x.flatten(0, 1));
+    if (!shared) memory = at::Tensor();
+    padded_linear(x, w, 8).backward(gradient);
+    EXPECT_TRUE(at::allclose(w.grad(), expected));
+    const at::Tensor between = gradient.as_strided({6, 3}, {16, 1}, 13);
+    EXPECT_TRUE(between.eq(shared ? 7 : 0).all().item<bool>());
   }
 }
 

@@ -33,7 +33,8 @@ inline int64_t scaled(int64_t channels, double width) {
 }
 
 // at::linear(x, weight), computed with rows of zeros after the weight's [outputs, inputs], up to a
-// multiple of `multiple`; a view without the outputs of these.
+// multiple of `multiple`; without the outputs of these, which stay between the rows. A gradient of
+// the same strides, in memory of its own, is not copied.
 at::Tensor padded_linear(const at::Tensor& x, const at::Tensor& weight, int64_t multiple);
 
 // Convolution filters that whiten image patches: their outputs are uncorrelated and of equal

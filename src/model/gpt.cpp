@@ -4,7 +4,6 @@
 //
 // Shapes: N sequences, T tokens, D channels, H heads, V vocabulary.
 #include <ATen/ops/addmm.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -19,6 +18,7 @@
 #include <cmath>
 #include <limits>
 
+#include "model/attention_heads.h"
 #include "model/factories.h"
 #include "model/stages.h"
 #include "saturate/data/error.h"
@@ -72,11 +72,8 @@ class CausalAttentionImpl : public nn::Module {  // [N, T, D] to [N, T, D]
   }
 
   at::Tensor forward(const at::Tensor& x) {
-    const auto parts = c_attn_(x)
-                           .unflatten(2, {3, size_.heads, size_.head_channels})
-                           .permute({2, 0, 3, 1, 4})
-                           .unbind(0);  // queries, keys, values, each [N, H, T, D / H]
-    return c_proj_(attend(parts[0], parts[1], parts[2]).transpose(1, 2).flatten(2));
+    const auto [queries, keys, values] = split_heads(c_attn_(x), size_.heads);
+    return c_proj_(attend(queries, keys, values).transpose(1, 2).flatten(2));
   }
 
  private:
@@ -194,13 +191,6 @@ std::unique_ptr<Model> make_gpt(GptSize size, const ModelOptions& options,
 }
 
 }  // namespace
-
-at::Tensor padded_linear(const at::Tensor& x, const at::Tensor& weight, int64_t multiple) {
-  const int64_t outputs = weight.size(0), missing = (multiple - outputs % multiple) % multiple;
-  if (missing == 0) return at::linear(x, weight);
-  const at::Tensor padded = at::constant_pad_nd(weight, {0, 0, 0, missing});
-  return at::linear(x, padded).narrow(-1, 0, outputs);
-}
 
 std::unique_ptr<Model> make_gpt_tiny(const ModelOptions& options, const ModelInput& input) {
   return make_gpt({2, 2, 32}, options, input);

@@ -16,6 +16,7 @@
 
 #include <cmath>
 
+#include "model/attention_heads.h"
 #include "model/factories.h"
 #include "model/stages.h"
 #include "saturate/module_model.h"
@@ -53,11 +54,8 @@ class SelfAttentionImpl : public nn::Module {  // [N, L, D] to [N, L, D]
   }
 
   at::Tensor forward(const at::Tensor& x) {
-    const auto parts = at::linear(x, in_weight_, in_bias_)
-                           .unflatten(2, {3, heads_, kHeadChannels})
-                           .permute({2, 0, 3, 1, 4})
-                           .unbind(0);  // queries, keys, values, each [N, H, L, D / H]
-    return out_(attend(parts[0], parts[1], parts[2]).transpose(1, 2).flatten(2));
+    const auto [queries, keys, values] = split_heads(at::linear(x, in_weight_, in_bias_), heads_);
+    return out_(attend(queries, keys, values).transpose(1, 2).flatten(2));
   }
 
  private:

@@ -1,7 +1,6 @@
 #include "task/token_kernels.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "saturate/data/error.h"
@@ -59,7 +58,9 @@ at::Tensor token_rows_gradient(const at::Tensor& logits, const at::Tensor& label
                                const RowSums& sums, const at::Tensor& factors) {
   const at::Tensor rows = in_rows(logits), classes = labels.contiguous();
   const at::Tensor by = factors.contiguous();
-  at::Tensor gradient = at::empty_strided(rows.sizes(), rows.strides(), rows.options());
+  // The last row has the memory of a whole one too: see padded_linear().
+  at::Tensor gradient =
+      at::empty({rows.size(0), rows.stride(0)}, rows.options()).narrow(1, 0, rows.size(1));
   token_gradient_cuda(view_rows(rows, classes),
                       {.peaks = sums.peaks.mutable_data_ptr<float>(),
                        .log_sums = sums.log_sums.mutable_data_ptr<float>()},

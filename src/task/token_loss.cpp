@@ -3,6 +3,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/empty.h>
@@ -103,6 +104,8 @@ class TokenLossNode : public Node {
       fail(ErrorKind::kRun, "the loss of a language model has no second derivative", "backward",
            "Call backward without create_graph");
     if (!gradients.at(0).defined()) return {at::Tensor()};
+    // Autograd's views would keep their bases, and padded_linear() wants the gradient's only owner.
+    const at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor logits = logits_.unpack(), rows = rows_of(logits);
     const at::Tensor factors = weights_ * gradients[0];
     const at::Tensor result = sums_.peaks.defined()

@@ -12,6 +12,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
+#include "model/factories.h"
 #include "saturate/data/effects.h"
 #include "step/step_graph.h"
 #include "task/token_kernels.h"
@@ -164,22 +165,43 @@ TEST_F(FakeRuntime, RunsTheCpuTwinsOfTheTokenLoss) {
   const at::Tensor logits = tokens.wide.to(at::kCUDA).narrow(1, 0, tokens.classes);
   const at::Tensor labels = tokens.labels.to(at::kCUDA);
   const at::Tensor factors = (tokens.labels.ge(0).to(at::kFloat) * (1.5 / 33)).to(at::kCUDA);
+  RowSums sums;
+  at::Tensor gradient, hits;
   const Counts found = counted([&] {
-    const RowSums sums = sum_token_rows(logits, labels);
-    const at::Tensor gradient = token_rows_gradient(logits, labels, sums, factors);
-    EXPECT_EQ(gradient.stride(0), logits.stride(0)) << "so that both are read by whole accesses";
-    EXPECT_NEAR(sums.losses.cpu().sum().item<double>() / 33, expected.loss.item<double>(), 1e-5);
-    EXPECT_EQ(token_row_hits(logits, labels).cpu().sum().item<int64_t>(),
-              expected.hits.item<int64_t>());
-    // In one piece: a copy of rows with gaps would be a kernel of torch's.
-    constexpr int64_t kFull = TokenCase::kRows - 1;
-    const at::Tensor rows = gradient.as_strided({kFull, logits.stride(0)}, {logits.stride(0), 1});
-    EXPECT_TRUE(at::allclose(rows.cpu().narrow(1, 0, tokens.classes).to(at::kFloat),
-                             expected.gradient.narrow(0, 0, kFull).to(at::kFloat), 1e-2, 1e-4));
+    sums = sum_token_rows(logits, labels);
+    gradient = token_rows_gradient(logits, labels, sums, factors);
+    hits = token_row_hits(logits, labels);
   });
   EXPECT_EQ(of(found, Count::kTwins), 3);
   EXPECT_EQ(of(found, Count::kLaunches), 3);
   EXPECT_EQ(of(found, Count::kWaits), 0);
+  EXPECT_NEAR(sums.losses.cpu().sum().item<double>() / 33, expected.loss.item<double>(), 1e-5);
+  EXPECT_EQ(hits.cpu().sum().item<int64_t>(), expected.hits.item<int64_t>());
+  // In one piece: a copy of rows with gaps would be a kernel of torch's.
+  const int64_t stride = logits.stride(0);
+  EXPECT_EQ(gradient.stride(0), stride) << "so that both are read by whole accesses";
+  const at::Tensor rows = gradient.as_strided({TokenCase::kRows, stride}, {stride, 1}).cpu();
+  EXPECT_TRUE(at::allclose(rows.narrow(1, 0, tokens.classes).to(at::kFloat),
+                           expected.gradient.to(at::kFloat), 1e-2, 1e-4));
+}
+
+// The kernel writes it with room for the zeros of the padded product.
+TEST_F(FakeRuntime, TheGradientOfPaddedLogitsIsHeldOnce) {
+  constexpr int64_t kRows = 256, kClasses = 16003, kBytes = kRows * 16064 * 4;
+  const at::TensorOptions gpu(at::kCUDA);
+  const at::Tensor x = at::ones({kRows, 8}, gpu);
+  const at::Tensor weight = at::ones({kClasses, 8}, gpu).requires_grad_();
+  const at::Tensor labels = at::ones({kRows}, gpu.dtype(at::kLong));
+  const auto loss = [&] { return token_loss(padded_linear(x, weight, 64), labels); };
+  loss().backward();  // allocates the workspace of the products
+  const at::Tensor last = loss();
+  auto* const allocator = c10::cuda::CUDACachingAllocator::get();
+  const auto bytes = [&] { return allocator->getDeviceStats(0).allocated_bytes[0]; };
+  const int64_t before = bytes().current;
+  allocator->resetPeakStats(0);
+  last.backward();
+  EXPECT_GE(bytes().peak - before, kBytes);
+  EXPECT_LT(bytes().peak - before, kBytes * 3 / 2);
 }
 
 TEST_F(FakeRuntime, RunsTheCpuTwinOfTheUnpackingKernel) {
