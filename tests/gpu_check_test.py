@@ -295,8 +295,14 @@ class Call(InFolder):
         self.assertEqual(content["skipped"]["storage: b"], "needs cuda>=2")
         self.assertEqual(content["failures"]["storage: c"], "out of memory")
 
+    def test_runs_only_the_jobs_that_are_named(self):
+        code, said = self.call("--only", "steps", "--jobs", "resnet9.*(fp16|tf32)")
+        self.assertEqual(code, 0, said)
+        self.assertEqual(self.names(), ["saturate train resnet9 32 fp16", "saturate train resnet9 32 tf32"])
+
     def test_refuses_an_unknown_part(self):
         self.assertEqual(self.call("--only", "steps,stairs")[0], 2)
+        self.assertEqual(self.call("--only", "steps", "--jobs", "(")[0], 2)
 
 
 class Staged(InFolder):

@@ -1,6 +1,7 @@
 """Builds everything for CUDA, runs every GPU test and bench, and writes results/gpu-check-GPU.json and .md.
 
-  tools/gpu-check [--only PART,...] [--resume] [--build build-cuda] [--python PYTHON] [--cifar FOLDER] [--out results]
+  tools/gpu-check [--only PART,...] [--jobs REGEX] [--resume] [--build build-cuda] [--python PYTHON] [--cifar FOLDER]
+                  [--out results]
   tools/gpu-check --stage [build-gpu-stage] [--build build-gpu-machine] [--wheel FILE.whl] [--cifar FOLDER]
   tools/gpu-check --merge FILE... [--out results]
 
@@ -188,6 +189,8 @@ def parse():
     parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="PART,...", help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--jobs", default="", metavar="REGEX",
+                        help="of these parts only jobs whose name matches, such as 'gpt2|fp16'")
     parser.add_argument("--resume", action="store_true", help="skip what --out has")
     parser.add_argument("--minutes", type=float, default=8, help="limit of each part (8)")
     parser.add_argument("--deadline", type=float, metavar="MINUTES", help="limit of the whole call")
@@ -204,6 +207,10 @@ def parse():
     arguments.only = [part for text in arguments.only or [",".join(PARTS)] for part in text.split(",")]
     if unknown := set(arguments.only) - set(PARTS):
         parser.error(f"--only {','.join(sorted(unknown))}: parts are {', '.join(PARTS)}")
+    try:
+        arguments.jobs = re.compile(arguments.jobs)
+    except re.error as error:
+        parser.error(f"--jobs {arguments.jobs}: {error}")
     if arguments.wheel and not arguments.wheel.is_file():
         parser.error(f"--wheel {arguments.wheel}: there is no such file. SATURATE_TORCH_VERSION=2.11.0 make "
                      "wheels builds one")
@@ -262,7 +269,8 @@ def run(arguments, build, gpu):
     memory_mib = int(re.match(r"\d*", gpu["memory"]).group() or 0)
     jobs = Jobs(check, ROOT, python, arguments.cifar, memory_mib, arguments.resume)
     for part, job in chosen(jobs.all(), arguments.only):
-        if not (arguments.resume and job.name in results.content["done"]):
+        is_done = arguments.resume and job.name in results.content["done"]
+        if arguments.jobs.search(job.name) and not is_done:
             with check.job(part, job.name):
                 job.run()
     minutes = ", ".join(f"{part} {seconds / 60:.1f}" for part, seconds in check.used.items())
