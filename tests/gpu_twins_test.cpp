@@ -76,7 +76,10 @@ TEST(GpuTwins, GradientsThroughAPaddedProductEqualTheCpus) {
   const at::Tensor labels = at::randint(1003, {2, 64});
   std::vector<at::Tensor> found;
   for (const at::Device device : {at::Device(at::kCPU), at::Device(at::kCUDA)}) {
-    const at::Tensor in = x.to(device).requires_grad_(), w = weight.to(device).requires_grad_();
+    const auto leaf = [&](const at::Tensor& tensor) {
+      return tensor.to(device, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
+    };
+    const at::Tensor in = leaf(x), w = leaf(weight);
     const at::Tensor logits = device.is_cpu() ? at::linear(in, w) : padded_linear(in, w, 64);
     const at::Tensor loss = token_loss(logits, labels.to(device));
     loss.backward();
