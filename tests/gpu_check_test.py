@@ -303,6 +303,9 @@ class Call(InFolder):
     def test_refuses_an_unknown_part(self):
         self.assertEqual(self.call("--only", "steps,stairs")[0], 2)
         self.assertEqual(self.call("--only", "steps", "--jobs", "(")[0], 2)
+        code, said = self.call("--only", "steps", "--jobs", "Python")
+        self.assertEqual(code, 2)
+        self.assertIn("Jobs are train resnet18 224 bf16; ", said)
 
 
 class Staged(InFolder):

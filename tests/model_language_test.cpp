@@ -10,6 +10,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
 
@@ -96,26 +97,41 @@ TEST(Gpt, APaddedProductHasThePlainOnesValuesAndGradients) {
   }
 }
 
+enum class GradientMemory { kOwn, kShared, kTooShort, kDense };
+
 // Zeros are written between a gradient's rows, unless that memory is also another tensor's.
-TEST(Gpt, APaddedProductsGradientIsCopiedOnlyIfItsMemoryIsShared) {
+TEST(Gpt, APaddedProductsGradientIsCopiedUnlessItsMemoryHasRoom) {
   const at::Tensor x = testing::symmetric("x", {2, 3, 5}, 1);
   const at::Tensor weights = testing::symmetric("w", {13, 5}, 1);
-  for (const bool shared : {false, true}) {
-    SCOPED_TRACE(shared);
+  using enum GradientMemory;
+  for (const auto kind : {kOwn, kShared, kTooShort, kDense}) {
+    SCOPED_TRACE(int(kind));
     const at::Tensor w = weights.clone().requires_grad_();
-    at::Tensor memory = at::full({2, 3, 16}, 7.0f), gradient;
+    const int64_t stride = kind == kDense ? 13 : 16;
+    at::Tensor memory = at::full({kind == kTooShort ? 5 * 16 + 13 : 6 * stride}, 7.0f), gradient;
     {
       const at::AutoDispatchBelowADInplaceOrView below;  // autograd's view would share it
-      gradient = memory.narrow(2, 0, 13);
+      gradient = memory.as_strided({2, 3, 13}, {3 * stride, stride, 1});
       gradient.copy_(testing::symmetric("g", {2, 3, 13}, 1));
     }
     const at::Tensor expected = gradient.flatten(0, 1).t().mm(x.flatten(0, 1));
-    if (!shared) memory = at::Tensor();
+    if (kind != kShared) memory = at::Tensor();
     padded_linear(x, w, 8).backward(gradient);
     EXPECT_TRUE(at::allclose(w.grad(), expected));
-    const at::Tensor between = gradient.as_strided({6, 3}, {16, 1}, 13);
-    EXPECT_TRUE(between.eq(shared ? 7 : 0).all().item<bool>());
+    if (kind == kDense) continue;
+    const at::Tensor between = gradient.as_strided({5, 3}, {16, 1}, 13);
+    EXPECT_TRUE(between.eq(kind == kOwn ? 0 : 7).all().item<bool>());
   }
+}
+
+// The loss itself has none.
+TEST(Gpt, APaddedProductHasASecondDerivative) {
+  const at::Tensor x = testing::symmetric("x", {3, 5}, 1);
+  const at::Tensor w = testing::symmetric("w", {13, 5}, 1).requires_grad_();
+  const auto first = torch::autograd::grad({padded_linear(x, w, 8).pow(2).sum()}, {w}, {},
+                                           /*retain_graph=*/true, /*create_graph=*/true);
+  const auto second = torch::autograd::grad({first[0].sum()}, {w});
+  EXPECT_TRUE(at::allclose(second[0], 2 * x.t().mm(x).sum(0).expand({13, 5})));
 }
 
 // In double.

@@ -56,7 +56,7 @@ class StorePace : public ::testing::Test {
   }
   // Expects that this many ranges of that length are requested before the first reply.
   void expect_at_a_time(size_t count, uint64_t length) {
-    announce(120, length);
+    announce(280, length);
     EXPECT_TRUE(wait_for([&] { return lengths(kAhead).size() >= count; }))
         << lengths(kAhead).size();
     read(100);  // requested after them
@@ -98,11 +98,11 @@ class StorePace : public ::testing::Test {
   ObjectStore::ObjectPtr object;
 };
 
-TEST_F(StorePace, LateRepliesMeanNinetySixRequestsAtMost) {
+TEST_F(StorePace, LateRepliesMeanTwoHundredFiftySixRequestsAtMost) {
   link(milliseconds(20), milliseconds(0));
   open();
   for (int i = 0; i < 3; ++i) read(50'000);
-  expect_at_a_time(96, 100);
+  expect_at_a_time(256, 100);
 }
 
 TEST_F(StorePace, ANearServerWithSlowRepliesMeansEightAtLeast) {
@@ -121,7 +121,7 @@ TEST_F(StorePace, NeighboursBecomeRequestsOfFourMegabytesAtMost) {
   link(milliseconds(100), milliseconds(0));
   open();
   for (int i = 0; i < 4; ++i) read(100'000);
-  EXPECT_EQ(largest_merged(96, 40, 256 << 10), uint64_t{4} << 20);
+  EXPECT_EQ(largest_merged(256, 40, 256 << 10), uint64_t{4} << 20);
 }
 
 TEST_F(StorePace, NeighboursBecomeRequestsOfSixtyFourKilobytesAtLeast) {

@@ -97,15 +97,27 @@ TEST(TokenHits, AreTheTokensOfTheLargestLogit) {
   EXPECT_EQ(count_token_hits(equal, at::full({2}, -100, at::kLong)).item<int64_t>(), 0);
 }
 
-// The kernels' passes, with the rows of a padded product: NaN after each, which nothing may read.
-// 16-bit rows begin at each place within an access.
+// The kernels' passes. With 66 and 1,004 classes rows begin at each place of an access.
 TEST(TokenPasses, EqualTheLossWithItsGradient) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf})
-    for (const int64_t vocabulary : {1, 2, 65, 1003}) {
-      SCOPED_TRACE(::testing::Message() << type << " " << vocabulary);
-      TokenCase tokens(vocabulary, type);
-      expect_same(tokens.by_passes(), tokens.by_tensors(), type);
-    }
+    for (const int64_t vocabulary : {1, 2, 66, 1003, 1004})
+      for (const int64_t first : {0, 1}) {
+        SCOPED_TRACE(::testing::Message() << type << " " << vocabulary << " " << first);
+        TokenCase tokens(vocabulary, type, first);
+        expect_same(tokens.by_passes(), tokens.by_tensors(), type);
+        tokens.spoil();
+        expect_same(tokens.by_passes(), tokens.by_tensors(), type);
+      }
+}
+
+TEST(TokenPasses, ALabelThatIsNoClassMakesItsRowNaN) {
+  TokenCase tokens(66, at::kHalf);
+  const at::Tensor before = tokens.by_passes().gradient;
+  tokens.labels[39] = 66;
+  const TokenResults found = tokens.by_passes();
+  EXPECT_TRUE(std::isnan(found.loss.item<double>()));
+  EXPECT_TRUE(found.gradient[39].isnan().all().item<bool>());
+  EXPECT_TRUE(found.gradient.narrow(0, 0, 39).equal(before.narrow(0, 0, 39)));
 }
 
 TEST(LanguageTask, MetricsAreOfAllTokens) {

@@ -32,9 +32,10 @@ inline int64_t scaled(int64_t channels, double width) {
   return std::max<int64_t>(1, std::llround(double(channels) * width));
 }
 
-// at::linear(x, weight), computed with rows of zeros after the weight's [outputs, inputs], up to a
-// multiple of `multiple`; without the outputs of these, which stay between the rows. A gradient of
-// the same strides, in memory of its own, is not copied.
+// at::linear(x, weight). Rows of zeros are added to the weight [outputs, inputs], up to a multiple
+// of `multiple`; the result is a view without their outputs. Backward writes zeros between the rows
+// of a gradient that has the result's strides and is the only tensor in its memory, and copies any
+// other.
 at::Tensor padded_linear(const at::Tensor& x, const at::Tensor& weight, int64_t multiple);
 
 // Convolution filters that whiten image patches: their outputs are uncorrelated and of equal

@@ -342,7 +342,7 @@ uint64_t ObjectStore::request_bytes() const {
 
 int ObjectStore::most_loading(uint64_t length) const {
   constexpr double kNear = 0.001;  // seconds until a first byte
-  constexpr int kLeast = 8, kMost = 96;
+  constexpr int kLeast = 8, kMost = 256;
   if (!tuning_.adapts) return tuning_.ahead_requests;
   const LinkPace pace = client_.pace();
   if (pace.bytes_while_waiting == UINT64_MAX) return tuning_.ahead_requests;

@@ -89,7 +89,7 @@ const CurlLibrary& curl_library() {
 
 constexpr size_t kMostErrorText = 16 << 10;  // bytes kept of the body of an error
 constexpr int kConnectSeconds = 10;
-constexpr long kMostConnections = 128;
+constexpr long kMostConnections = 288;  // those of an ObjectStore, and some
 
 // An error that a second attempt would meet again.
 bool comes_again(CURLcode code) {

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kTokenThreads, kBlocksAtATime)
   row_gradient(TokenTeam(), rows, blockIdx.x, from, factors[blockIdx.x], gradient);
 }
 
-// About one access of each thread for short rows.
+// So many that each makes about one access to a short row.
 unsigned threads_for(const TokenRows& rows) {
   unsigned threads = 32;
   while (threads < kTokenThreads && static_cast<int>(threads) * 8 < rows.classes) threads *= 2;

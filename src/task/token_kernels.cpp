@@ -1,6 +1,7 @@
 #include "task/token_kernels.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "saturate/data/error.h"
@@ -16,14 +17,19 @@ void* current_stream(const at::Tensor& on) {
   return c10::impl::VirtualGuardImpl(c10::kCUDA).getStream(on.device()).native_handle();
 }
 
-// Rows whose values are side by side, as the kernels take them; the tensor itself if it can be.
+// Rows whose values are side by side, with a small gap at most: the tensor itself, or a copy.
 at::Tensor in_rows(const at::Tensor& logits) {
-  const bool are_rows = logits.stride(1) == 1 && logits.stride(0) >= logits.size(1);
-  return are_rows ? logits : logits.contiguous();
+  constexpr int64_t kMostGap = 128;
+  const int64_t gap = logits.stride(0) - logits.size(1);
+  return logits.stride(1) == 1 && gap >= 0 && gap <= kMostGap ? logits : logits.contiguous();
 }
 
-// rows: in_rows() of logits; labels: contiguous. Both must live as long as the result is used.
+// `rows` are in_rows(). The result must not outlive both.
 TokenRows view_rows(const at::Tensor& rows, const at::Tensor& labels) {
+  TORCH_CHECK(
+      labels.is_contiguous() && labels.device() == rows.device() && labels.numel() == rows.size(0),
+      "labels ", labels.sizes(), " on ", labels.device(), " for logits ", rows.sizes(), " on ",
+      rows.device());
   return {.logits = rows.const_data_ptr(),
           .labels = labels.const_data_ptr<int64_t>(),
           .count = rows.size(0),
@@ -43,6 +49,7 @@ bool has_token_kernels(const at::Tensor& logits) {
 }
 
 RowSums sum_token_rows(const at::Tensor& logits, const at::Tensor& labels) {
+  const c10::DeviceGuard guard(logits.device());
   const at::Tensor rows = in_rows(logits), classes = labels.contiguous();
   const auto floats = [&] { return at::empty({rows.size(0)}, rows.options().dtype(at::kFloat)); };
   RowSums sums{floats(), floats(), floats()};
@@ -56,6 +63,7 @@ RowSums sum_token_rows(const at::Tensor& logits, const at::Tensor& labels) {
 
 at::Tensor token_rows_gradient(const at::Tensor& logits, const at::Tensor& labels,
                                const RowSums& sums, const at::Tensor& factors) {
+  const c10::DeviceGuard guard(logits.device());
   const at::Tensor rows = in_rows(logits), classes = labels.contiguous();
   const at::Tensor by = factors.contiguous();
   // The last row has the memory of a whole one too: see padded_linear().
@@ -70,6 +78,7 @@ at::Tensor token_rows_gradient(const at::Tensor& logits, const at::Tensor& label
 }
 
 at::Tensor token_row_hits(const at::Tensor& logits, const at::Tensor& labels) {
+  const c10::DeviceGuard guard(logits.device());
   const at::Tensor rows = in_rows(logits), classes = labels.contiguous();
   at::Tensor hits = at::empty({rows.size(0)}, rows.options().dtype(at::kByte));
   token_sums_cuda(view_rows(rows, classes), {.hits = hits.mutable_data_ptr<uint8_t>()},

@@ -15,7 +15,7 @@ struct RowSums {
 // logits [rows, V], labels [rows] int64. REQUIRES, as the others: has_token_kernels(logits).
 RowSums sum_token_rows(const at::Tensor& logits, const at::Tensor& labels);
 // The gradient of the sum of losses times `factors` ([rows] float), as the first columns of a new
-// tensor that has the row stride of the logits.
+// tensor whose rows are as far apart as those of the logits.
 at::Tensor token_rows_gradient(const at::Tensor& logits, const at::Tensor& labels,
                                const RowSums& sums, const at::Tensor& factors);
 // [rows] uint8: 1 if the label is the largest class.

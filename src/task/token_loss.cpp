@@ -5,10 +5,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/amax.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/isnan.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/mul.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -19,6 +21,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "model/autograd.h"
 #include "saturate/data/error.h"
@@ -88,10 +91,10 @@ at::Tensor rows_gradient(const at::Tensor& rows, const at::Tensor& known,
 // The gradient of the mean: (softmax - one for the label) / labels that count.
 class TokenLossNode : public Node {
  public:
-  TokenLossNode(const at::Tensor& logits, at::Tensor known, at::Tensor weights, RowSums sums)
+  TokenLossNode(const at::Tensor& logits, at::Tensor labels, at::Tensor weights, RowSums sums)
       : Node(torch::autograd::collect_next_edges(logits)),
         logits_(logits, /*is_output=*/false),
-        known_(std::move(known)),
+        labels_(std::move(labels)),
         weights_(std::move(weights)),
         sums_(std::move(sums)) {}
 
@@ -104,20 +107,21 @@ class TokenLossNode : public Node {
       fail(ErrorKind::kRun, "the loss of a language model has no second derivative", "backward",
            "Call backward without create_graph");
     if (!gradients.at(0).defined()) return {at::Tensor()};
-    // Autograd's views would keep their bases, and padded_linear() wants the gradient's only owner.
+    // Views made under autograd keep their base. Then padded_linear() would find two tensors in the
+    // gradient's memory, and copy it.
     const at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor logits = logits_.unpack(), rows = rows_of(logits);
     const at::Tensor factors = weights_ * gradients[0];
     const at::Tensor result = sums_.peaks.defined()
-                                  ? token_rows_gradient(rows, known_, sums_, factors)
-                                  : rows_gradient(rows, known_, factors.unsqueeze(1));
+                                  ? token_rows_gradient(rows, labels_, sums_, factors)
+                                  : rows_gradient(rows, labels_, factors.unsqueeze(1));
     return {result.view(logits.sizes())};
   }
 
  private:
   torch::autograd::SavedVariable logits_;
-  at::Tensor known_, weights_;  // [rows]: labels, or 0; of each in the mean
-  RowSums sums_;                // of the kernels; or undefined
+  at::Tensor labels_, weights_;  // [rows]: without sums_, 0 instead of negative ones; in the mean
+  RowSums sums_;                 // the kernels'; or undefined
 };
 
 template <class Value>
@@ -151,11 +155,17 @@ at::Tensor token_loss(const at::Tensor& logits, const at::Tensor& labels) {
     const at::NoGradGuard no_grad;
     const at::Tensor rows = rows_of(logits.detach()), flat = labels.reshape({-1});
     const at::Tensor counts = flat.ge(0);
-    known = flat.clamp_min(0);
     weights = counts.to(arithmetic_type(logits)) / counts.sum().clamp_min(1);
-    if (has_token_kernels(rows)) sums = sum_token_rows(rows, known);
-    at::Tensor losses = sums.losses.defined() ? sums.losses : row_losses(rows, known);
-    loss = losses.masked_fill_(counts.logical_not(), 0).mul(weights).sum();
+    at::Tensor losses;
+    if (has_token_kernels(rows)) {
+      known = flat;
+      sums = sum_token_rows(rows, known);
+      losses = std::exchange(sums.losses, {});
+    } else {
+      known = flat.clamp_min(0);
+      losses = row_losses(rows, known).masked_fill_(counts.logical_not(), 0);
+    }
+    loss = losses.mul(weights).sum();
   }
   if (!at::GradMode::is_enabled() || !logits.requires_grad()) return loss;
   const auto node = make_graph_node<TokenLossNode>(logits, known, weights, std::move(sums));
@@ -166,7 +176,8 @@ at::Tensor token_loss(const at::Tensor& logits, const at::Tensor& labels) {
 at::Tensor count_token_hits(const at::Tensor& logits, const at::Tensor& labels) {
   const at::NoGradGuard no_grad;
   if (has_token_kernels(logits)) return token_row_hits(rows_of(logits), labels.reshape({-1})).sum();
-  if (!logits.is_cpu()) return logits.argmax(-1).eq(labels).sum();
+  if (!logits.is_cpu())
+    return logits.argmax(-1).eq(labels).logical_and(logits.amax(-1).isnan().logical_not()).sum();
   const at::Tensor values = logits.contiguous(), wanted = labels.contiguous();
   int64_t hits = 0;
   AT_DISPATCH_FLOATING_TYPES_AND2(

@@ -1,6 +1,6 @@
-// The loss of a language model, and its gradient, row by row: one team of threads for each. One
-// pass over the logits each. Compiled by nvcc too. Team: as in image/effect_passes.h, of a power of
-// two threads.
+// The loss of a language model and its gradient, one pass over the logits for either. Each row is
+// computed by one team of threads. Compiled by nvcc too. Team: as in image/effect_passes.h, of a
+// power of two threads, at most kTokenThreads.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace saturate {
 
-constexpr int kTokenThreads = 512;  // the most
+constexpr int kTokenThreads = 512;
 
 // A team's memory: what each thread has found.
 struct TokenState {
@@ -60,7 +60,7 @@ SATURATE_HOST_DEVICE inline float logit_at(const void* row, int64_t i) {
   return logit_of_bits<kType>(static_cast<const uint16_t*>(row)[i]);
 }
 
-// Calls some(i, values, n) for each n values of a row from value i on.
+// Calls some(i, values, n) for consecutive pieces of a row: n values from value i on.
 template <LogitType kType, class Team, class Some>
 SATURATE_HOST_DEVICE void each_logits(const Team& team, const void* row, int classes,
                                       const Some& some) {
@@ -85,7 +85,7 @@ SATURATE_HOST_DEVICE void each_logits(const Team& team, const void* row, int cla
 
 // Sums of exponentials, relative to the largest value so far.
 struct PeakSum {
-  float peak = -3.4028235e38f, sum = 0;  // finite, so that no difference of infinities arises
+  float peak = -3.4028235e38f, sum = 0;  // the lowest finite peak, so that logits of -inf add 0
 
   SATURATE_HOST_DEVICE void raise_to(float higher) {
     if (!(higher > peak)) return;
@@ -179,9 +179,10 @@ SATURATE_HOST_DEVICE void row_gradient_of(const Team& team, const TokenRows& row
   uint8_t* const out = static_cast<uint8_t*>(gradient) + begin;
   const float peak = from.peaks[index], log_sum = from.log_sums[index];
   const int64_t label = rows.labels[index];
+  const float scale = label < rows.classes ? factor : float_of_bits(0x7fc00000);
   const auto bits_at = [&](int i, float value) {
     const float share = pass_exp(value - peak - log_sum);
-    return bits_of_logit<kType>((i == label ? share - 1 : share) * factor);
+    return bits_of_logit<kType>((i == label ? share - 1 : share) * scale);
   };
   const auto one = [&](int i, float value) {
     if constexpr (kBytes == 4)

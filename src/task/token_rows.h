@@ -16,10 +16,10 @@ struct TokenRows {
   LogitType type = LogitType::kFloat32;
 };
 
-// One value of each row is written to those that are not null; the first three go together. The sum
-// of a row's exponentials is exp(peaks) * exp(log_sums), and the loss log(that sum) minus the
-// label's logit: 0 if the row does not count, and NaN if its label is no class. A hit is 1: the
-// label's logit is the largest one, and the first of equals; a NaN is larger than all.
+// Memory for one value of each row. The first three are all null or none. The sum of a row's
+// exponentials is exp(peaks) * exp(log_sums). The loss is the logarithm of that sum minus the
+// label's logit, 0 if the row does not count, and NaN if its label is no class. A hit is 1 if the
+// label's logit is the largest one, and the first of equals; a row that has a NaN has none.
 struct TokenSums {
   float* peaks = nullptr;
   float* log_sums = nullptr;
@@ -27,9 +27,11 @@ struct TokenSums {
   uint8_t* hits = nullptr;
 };
 
-// Enqueue on `stream` (a cudaStream_t). All memory is the device's, and must live until then.
+// Enqueue on `stream` (a cudaStream_t) of the current device, whose memory all is. It must live
+// until the stream has run them.
 void token_sums_cuda(const TokenRows& rows, const TokenSums& to, void* stream);
-// gradient[i] = (softmax of row i - 1 for its label) * factors[i], in the logits' type and stride.
+// Row i of the gradient is (softmax of row i - 1 for its label) * factors[i], NaN if the label is
+// no class, in the type and the stride of the logits.
 void token_gradient_cuda(const TokenRows& rows, const TokenSums& from, const float* factors,
                          void* gradient, void* stream);
 

@@ -164,7 +164,8 @@ TEST_F(FakeRuntime, RunsTheCpuTwinsOfTheTokenLoss) {
   const TokenResults expected = tokens.by_passes();
   const at::Tensor logits = tokens.wide.to(at::kCUDA).narrow(1, 0, tokens.classes);
   const at::Tensor labels = tokens.labels.to(at::kCUDA);
-  const at::Tensor factors = (tokens.labels.ge(0).to(at::kFloat) * (1.5 / 33)).to(at::kCUDA);
+  const double factor = tokens.scale() / TokenCase::kCounting;
+  const at::Tensor factors = (tokens.labels.ge(0).to(at::kFloat) * factor).to(at::kCUDA);
   RowSums sums;
   at::Tensor gradient, hits;
   const Counts found = counted([&] {
@@ -175,7 +176,8 @@ TEST_F(FakeRuntime, RunsTheCpuTwinsOfTheTokenLoss) {
   EXPECT_EQ(of(found, Count::kTwins), 3);
   EXPECT_EQ(of(found, Count::kLaunches), 3);
   EXPECT_EQ(of(found, Count::kWaits), 0);
-  EXPECT_NEAR(sums.losses.cpu().sum().item<double>() / 33, expected.loss.item<double>(), 1e-5);
+  EXPECT_NEAR(sums.losses.cpu().sum().item<double>() / TokenCase::kCounting,
+              expected.loss.item<double>(), 1e-5);
   EXPECT_EQ(hits.cpu().sum().item<int64_t>(), expected.hits.item<int64_t>());
   // In one piece: a copy of rows with gaps would be a kernel of torch's.
   const int64_t stride = logits.stride(0);
@@ -192,14 +194,14 @@ TEST_F(FakeRuntime, TheGradientOfPaddedLogitsIsHeldOnce) {
   const at::Tensor x = at::ones({kRows, 8}, gpu);
   const at::Tensor weight = at::ones({kClasses, 8}, gpu).requires_grad_();
   const at::Tensor labels = at::ones({kRows}, gpu.dtype(at::kLong));
-  const auto loss = [&] { return token_loss(padded_linear(x, weight, 64), labels); };
-  loss().backward();  // allocates the workspace of the products
-  const at::Tensor last = loss();
+  const auto logits = [&] { return padded_linear(x, weight, 64); };
+  token_loss(logits(), labels).backward();  // allocates the workspace of the products
+  const at::Tensor held = logits(), loss = token_loss(held, labels);  // a step holds them too
   auto* const allocator = c10::cuda::CUDACachingAllocator::get();
   const auto bytes = [&] { return allocator->getDeviceStats(0).allocated_bytes[0]; };
   const int64_t before = bytes().current;
   allocator->resetPeakStats(0);
-  last.backward();
+  loss.backward();
   EXPECT_GE(bytes().peak - before, kBytes);
   EXPECT_LT(bytes().peak - before, kBytes * 3 / 2);
 }

@@ -190,7 +190,7 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="PART,...", help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--jobs", default="", metavar="REGEX",
-                        help="of these parts only jobs whose name matches, such as 'gpt2|fp16'")
+                        help="only jobs whose name matches, such as 'gpt2|fp16'")
     parser.add_argument("--resume", action="store_true", help="skip what --out has")
     parser.add_argument("--minutes", type=float, default=8, help="limit of each part (8)")
     parser.add_argument("--deadline", type=float, metavar="MINUTES", help="limit of the whole call")
@@ -211,6 +211,9 @@ def parse():
         arguments.jobs = re.compile(arguments.jobs)
     except re.error as error:
         parser.error(f"--jobs {arguments.jobs}: {error}")
+    names = [job.name for _, job in chosen(Jobs(None, ROOT, None, arguments.cifar, 0, False).all(), arguments.only)]
+    if not any(map(arguments.jobs.search, names)):
+        parser.error(f"--jobs {arguments.jobs.pattern}: no job of these parts. Jobs are {'; '.join(names)}")
     if arguments.wheel and not arguments.wheel.is_file():
         parser.error(f"--wheel {arguments.wheel}: there is no such file. SATURATE_TORCH_VERSION=2.11.0 make "
                      "wheels builds one")

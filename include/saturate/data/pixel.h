@@ -62,7 +62,7 @@ SATURATE_HOST_DEVICE inline float float_of_bits(uint32_t bits) {
 #endif
 }
 
-// The bits of the nearest bfloat16, rounding halves to even. REQUIRES: value is finite.
+// The bits of the nearest bfloat16, rounding halves to even. REQUIRES: value is a number.
 SATURATE_HOST_DEVICE inline uint16_t to_bfloat16(float value) {
   const uint32_t bits = bits_of_float(value);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
