@@ -138,8 +138,7 @@ void note_packed(Variant& variant) {
   if (share == 0)
     fail(ErrorKind::kData, "no image of the source can be packed", "--pack",
          "Give JPEGs in segments (saturate data pack) or in a file data.index, an augment.crop "
-         "other "
-         "than pad and letterbox, and an augment.size of 200 or more");
+         "other than pad and letterbox, and an augment.size of 200 or more");
   if (share < 1) variant.row.name += fmt::format(" ({:.1f} % were decoded)", 100 * (1 - share));
 }
 

@@ -17,8 +17,8 @@ so that no kernel module is needed; opening a connection has no delay. Rows are
 - the link's bytes per second, by curl, and saturate's rate from local files (in the page cache), before each case
 
 The data are written below --work at first use, and kept: --data has one folder of JPEG files for each class, which are
-repeated under other names up to --images. Needs root, iproute2, util-linux and curl. Ctrl-C ends with what has been
-measured. Peers that are not installed are named and skipped. Install them into a separate environment:
+repeated under other names up to --images. Needs root, iproute2, util-linux and curl. Peers that are not installed are
+named and skipped. Install them into a separate environment:
 
     python3 -m venv build/peers
     build/peers/bin/pip install torch torchvision litdata s3fs mosaicml-streaming webdataset datasets aiohttp ./python
@@ -265,14 +265,10 @@ def main():
         sys.exit(77)
     bench = Bench(arguments)
     bench.prepare()
-    try:
-        for number in range(arguments.rounds):
-            began = time.monotonic()
-            bench.round(number)
-            print(f"round {number + 1} of {arguments.rounds}: {time.monotonic() - began:.0f} s", file=sys.stderr,
-                  flush=True)
-    except KeyboardInterrupt:
-        print("stopped: with the rounds so far", file=sys.stderr)
+    for number in range(arguments.rounds):
+        began = time.monotonic()
+        bench.round(number)
+        print(f"round {number + 1} of {arguments.rounds}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     rows = [row for key, found in bench.found.items() for row in rows_of(bench, key, found)]
     peer_report.write("store_peers", rows, arguments.json, peer_report.commit_of(arguments.saturate), note=NOTE,
                       versions=versions(), skipped=bench.skipped, images=arguments.images)
