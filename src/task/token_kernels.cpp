@@ -4,8 +4,11 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include "saturate/data/error.h"
+#ifdef SATURATE_HAS_CUDA
 #include "task/token_rows.h"
+#else
+#include "saturate/data/error.h"
+#endif
 
 namespace saturate {
 
@@ -88,19 +91,27 @@ at::Tensor token_row_hits(const at::Tensor& logits, const at::Tensor& labels) {
 
 #else
 
+namespace {
+
+[[noreturn]] void fail_without_kernels() {
+  fail(ErrorKind::kRun, "this build has no kernels of the token loss", "token_kernels",
+       "Ask has_token_kernels()");
+}
+
+}  // namespace
+
 bool has_token_kernels(const at::Tensor&) {
   return false;
 }
 RowSums sum_token_rows(const at::Tensor&, const at::Tensor&) {
-  fail(ErrorKind::kRun, "this build has no kernels", "sum_token_rows", "Ask has_token_kernels()");
+  fail_without_kernels();
 }
 at::Tensor token_rows_gradient(const at::Tensor&, const at::Tensor&, const RowSums&,
                                const at::Tensor&) {
-  fail(ErrorKind::kRun, "this build has no kernels", "token_rows_gradient",
-       "Ask has_token_kernels()");
+  fail_without_kernels();
 }
 at::Tensor token_row_hits(const at::Tensor&, const at::Tensor&) {
-  fail(ErrorKind::kRun, "this build has no kernels", "token_row_hits", "Ask has_token_kernels()");
+  fail_without_kernels();
 }
 
 #endif

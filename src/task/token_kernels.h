@@ -8,7 +8,7 @@ namespace saturate {
 // Whether this build has kernels for such logits: on a GPU, and not double.
 bool has_token_kernels(const at::Tensor& logits);
 
-// [rows] float each; see TokenSums.
+// [rows] float each; see TokenSums (task/token_rows.h).
 struct RowSums {
   at::Tensor peaks, log_sums, losses;
 };
@@ -18,7 +18,7 @@ RowSums sum_token_rows(const at::Tensor& logits, const at::Tensor& labels);
 // tensor whose rows are as far apart as those of the logits.
 at::Tensor token_rows_gradient(const at::Tensor& logits, const at::Tensor& labels,
                                const RowSums& sums, const at::Tensor& factors);
-// [rows] uint8: 1 if the label is the largest class.
+// [rows] uint8: 1 if the label's logit is the largest (TokenSums).
 at::Tensor token_row_hits(const at::Tensor& logits, const at::Tensor& labels);
 
 }  // namespace saturate
