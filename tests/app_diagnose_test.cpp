@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/app_testing.h"
+#include "tests/port_testing.h"
 #include "tests/store_testing.h"
 
 namespace saturate::testing {
@@ -129,6 +130,19 @@ TEST_F(DiagnoseCommand, CtrlCQuitsAtOnceAndRemovesItsFiles) {
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   kill(child, SIGINT);
   EXPECT_EQ(exit_code_of(child), 130) << read_text(dir / "log");
+  EXPECT_FALSE(std::filesystem::exists(dir / "scratch"));
+}
+
+TEST_F(DiagnoseCommand, CtrlCEndsTheWaitForAStoreThatDoesNotAnswer) {
+  const TakenPort store;
+  const std::string source = "shard:http://127.0.0.1:" + std::to_string(store.number()) + "/a";
+  const pid_t child = start_saturate(
+      {"diagnose", recipe, "--set", "data.source=" + source, "--scratch", dir / "scratch"},
+      dir / "log");
+  EXPECT_TRUE(wait_until([&] { return std::filesystem::exists(dir / "scratch"); }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  kill(child, SIGINT);
+  EXPECT_EQ(exit_code_of(child, 60), 130) << read_text(dir / "log");
   EXPECT_FALSE(std::filesystem::exists(dir / "scratch"));
 }
 

@@ -129,6 +129,24 @@ TEST_F(CommandErrors, InspectListsBrokenImages) {
   }
 }
 
+TEST_F(CommandErrors, AStartThatFailsLeavesNothing) {
+  expect_error(train(kSmallSynth, "--set train.batch=199 --set model.name=resnet18"), 2,
+               {"last batch of one image"});
+  EXPECT_FALSE(std::filesystem::exists(dir / "run"));
+  const std::string missing = "folder:" + (dir / "missing");
+  const std::string command = "train " + write_small_recipe(dir, missing) + " --out ";
+  const std::string torchrun =
+      "TORCHELASTIC_RUN_ID=none RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 "
+      "MASTER_PORT=1";
+  for (const std::string& before : {std::string(), torchrun}) {
+    expect_error(run_saturate(command + (dir / "a/b/run"), before), 3, {"no such folder"});
+    EXPECT_FALSE(std::filesystem::exists(dir / "a")) << before;
+  }
+  std::filesystem::create_directory(dir / "run");
+  expect_error(train(missing), 3, {"no such folder"});
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "run")) << "it was there before";
+}
+
 TEST_F(CommandErrors, AFolderWithARunIsNotOverwritten) {
   ASSERT_EQ(train(kSmallSynth, "--set train.epochs=0.1").exit_code, 0);
   expect_error(train(kSmallSynth), 2, {"holds a run already", "--resume=auto"});
@@ -191,7 +209,7 @@ TEST_F(CommandErrors, AFileSizeLimitFailsTheSaveWithoutPartialFiles) {
   EXPECT_TRUE(std::filesystem::is_empty(dir / "run/checkpoints"));
 }
 
-TEST_F(CommandErrors, AFullDiskFailsTheSaveWithoutPartialFiles) {
+TEST_F(CommandErrors, AFullDiskIsAFailedStart) {
   const std::string disk = dir / "disk";
   std::filesystem::create_directories(disk);
   if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1m") != 0)
@@ -199,7 +217,7 @@ TEST_F(CommandErrors, AFullDiskFailsTheSaveWithoutPartialFiles) {
   const CommandResult result =
       run_saturate("train " + write_small_recipe(dir, kSmallSynth) + " --out " + disk +
                    "/run --set model.name=resnet18 --set train.epochs=0.1 --set augment.size=32");
-  const bool remains = !std::filesystem::is_empty(disk + "/run/checkpoints");
+  const bool remains = std::filesystem::exists(disk + "/run");
   umount(disk.c_str());
   EXPECT_EQ(result.exit_code, 4) << result.err;
   EXPECT_NE(result.err.find("two checkpoints take "), std::string::npos) << result.err;

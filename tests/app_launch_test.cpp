@@ -6,6 +6,7 @@
 #include "reduce/sockets.h"
 #include "run/checkpoint.h"
 #include "tests/app_testing.h"
+#include "tests/port_testing.h"
 
 namespace saturate::testing {
 namespace {
@@ -228,6 +229,22 @@ TEST_F(Launch, ASignalToTheLauncherIsForwarded) {
   kill(launcher, SIGINT);
   EXPECT_EQ(exit_code_of(launcher), 130) << said();
   EXPECT_GT(checkpoint_of("run").position.step, 0);
+}
+
+TEST_F(Launch, ASignalEndsWaitsForAStoreThatDoesNotAnswer) {
+  const TakenPort store;
+  const std::string source =
+      fmt::format("data.source=shard:http://127.0.0.1:{}/a.shard", store.number());
+  const pid_t launcher = start_saturate(launch(2, "run", {"--set", source}), log);
+  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(dir / "run/.lock"); })) << said();
+  // Rank 0 ends first, and with it what the ranks tell each other failures by.
+  ASSERT_GT(signal_rank(launcher, 1, SIGSTOP), 0) << said();
+  kill(launcher, SIGINT);
+  ASSERT_TRUE(wait_until([&] { return rank_of(launcher, 0) < 0; })) << said();
+  ASSERT_GT(signal_rank(launcher, 1, SIGCONT), 0) << said();
+  EXPECT_EQ(exit_code_of(launcher, 60), 130) << said();
+  EXPECT_EQ(said().find("c10d"), std::string::npos) << said();
+  EXPECT_FALSE(std::filesystem::exists(dir / "run"));
 }
 
 TEST_F(Launch, AFailedRunRestartsFromItsLastCheckpoint) {

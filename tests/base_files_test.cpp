@@ -35,6 +35,13 @@ TEST(Error, IsOneLineOfProblemPlaceAndRemedy) {
   EXPECT_NE(std::string(error.thrown_at().file_name()).find("base_files_test"), std::string::npos);
 }
 
+// It may be a run's folder, that of a cache, or an output.
+TEST(Error, OfAFullDiskHasARemedyForAnyFolder) {
+  const auto file = Env::posix().open_writable("/dev/full");
+  const Error error = error_of([&] { file->append(std::vector<std::byte>(1)); });
+  EXPECT_EQ(error.remedy(), "Free some space there, or choose a folder on another disk");
+}
+
 TEST(Registry, NamesTheNearestEntry) {
   const std::string known[] = {"train.batch", "train.epochs", "optimizer.lr"};
   EXPECT_EQ(nearest_name("train.bacth", known), "train.batch");

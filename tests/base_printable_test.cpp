@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "base/printable.h"
 
@@ -30,6 +31,25 @@ TEST(TerminalText, QueriesOfUrlsAreNotShown) {
   EXPECT_EQ(without_queries("source = \"tar:https://h/a?sig=x\"\nb = 1\n"),
             "source = \"tar:https://h/a\"\nb = 1\n");
   EXPECT_EQ(shell_word("http://h/a?b=1"), "'http://h/a?b=1'") << "is to be run";
+  EXPECT_EQ(printable("data tar:https://h/a?x: 100 images; https://h/b?y; more"),
+            "data tar:https://h/a: 100 images; https://h/b; more");
+  EXPECT_EQ(printable("npy:https://h/a?x,target=y,/b&c"), "npy:https://h/a,target=y")
+      << "commas may be part of a query";
+}
+
+TEST(TerminalText, SignaturesAndUserInformationAreNotShown) {
+  for (const auto& [text, shown] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"s3://b/a?X-Amz-Date=1&X-Amz-Signature=x (s3://b/c?sig=x)", "s3://b/a (s3://b/c)"},
+           {"htp:/h/a?Signature=x", "htp:/h/a"},
+           {"https://h/a?Policy=x,y&Signature=z,s3://b/c", "https://h/a,s3://b/c"},
+           {"https://h/a?x=1,sig=z", "https://h/a"},
+           {"s3://KEY:SEC/RET@b/a", "s3://b/a"},
+           {"s3://KEY:SEC/RET", "s3://KEY"},
+           {"(http://user:password@h:80/a)", "(http://h:80/a)"},
+           {"http://user:pass?word@h", "http://h"},
+           {"tcp://[::1]:80 http://h:80/a@b s3://b/a@b:c a?b&c", nullptr},
+           {",a, http://h/,,b", nullptr}})
+    EXPECT_EQ(printable(text), shown ? shown : text);
 }
 
 TEST(TerminalText, AContinuationByteIsNotAControl) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <new>
 
 #include "saturate/data/loader.h"
@@ -195,6 +196,35 @@ TEST(LoaderFaults, AReadErrorEndsTheEpochAndTheNextOneRuns) {
   EXPECT_NE(error.reason().find("Input/output error"), std::string::npos);
   env.clear();
   EXPECT_EQ(run_epoch(loader, 0), expected);
+}
+
+// Each read of a store that is away takes as long as data.timeout_s.
+TEST(LoaderFaults, NoSampleAfterAFailedOneIsRead) {
+  class FailingDataset : public MemoryDataset {
+   public:
+    FailingDataset()
+        : MemoryDataset(std::vector<std::string>(400, testing::noise_jpeg(16, 12, 1))) {}
+    void read(size_t index, Sample& out) const override {
+      ++reads;
+      if (fails) fail(ErrorKind::kRun, "no answer", "store", "Check it");
+      MemoryDataset::read(index, out);
+    }
+    mutable std::atomic<int> reads{0};
+    std::atomic<bool> fails{true};
+  };
+  for (const int threads : {1, 2, 8}) {
+    FailingDataset dataset;
+    LoaderOptions options = small_options(OnError::kSkip, threads);
+    options.batch = 64;
+    Loader loader(dataset, options, small_augment());
+    loader.start_epoch(0);
+    Batch batch;
+    EXPECT_EQ(error_of([&] { loader.next(batch); }).kind(), ErrorKind::kRun);
+    loader.stop();
+    EXPECT_LE(dataset.reads, threads);
+    dataset.fails = false;
+    EXPECT_EQ(run_epoch(loader, 0).size(), 7u) << "a later epoch reads again";
+  }
 }
 
 TEST(LoaderFaults, AFailedAllocationIsAnErrorAndNotTheEnd) {

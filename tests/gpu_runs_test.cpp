@@ -102,7 +102,9 @@ TEST_F(GpuRuns, JpegsDecodedOnTheGpuGiveTheCpusLosses) {
     std::vector<std::string> settings = photos;
     settings.insert(settings.end(), cases[i].begin(), cases[i].end());
     const std::string name = std::to_string(i);
-    run(name, settings);
+    const bool tells = run(name, settings).out.find("the GPU decoded ") != std::string::npos;
+    EXPECT_EQ(tells, i > 0);
+    EXPECT_EQ(read_metrics(dir / name).back().contains("gpu_decoded"), i > 0);
     if (i > 0 && i + 1 < cases.size()) expect_near_losses(name, "0", 4);
   }
   EXPECT_EQ(losses(dir / "4", "step").size(), 4u);

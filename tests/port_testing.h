@@ -35,6 +35,7 @@ class TakenPort {
   TakenPort(const TakenPort&) = delete;
   TakenPort& operator=(const TakenPort&) = delete;
   int number() const { return number_; }
+  int listener() const { return socket_; }
 
  private:
   const int socket_ = socket(AF_INET, SOCK_STREAM, 0);

@@ -51,6 +51,13 @@ TEST_F(RefusedResume, ByATakenPortChangesNothing) {
   expect_it_still_resumes();
 }
 
+TEST_F(RefusedResume, AStartThatIsRefusedLeavesNoFolder) {
+  const testing::TakenPort port;
+  recipe.watch.prometheus_port = port.number();
+  error_of([&] { Trainer(Env::posix(), recipe, saving_options(dir / "a/other/")); });
+  EXPECT_FALSE(std::filesystem::exists(dir / "a"));
+}
+
 TEST_F(RefusedResume, ByAFileThatCannotBeWrittenChangesNothing) {
   recipe.watch.tensorboard = false;
   const auto before = folder_contents(run);

@@ -3,6 +3,8 @@
 
 #include <set>
 
+#include "data/export.h"
+#include "saturate/data/dataset.h"
 #include "store/bucket_list.h"
 #include "store/object_store.h"
 #include "store/server_text.h"
@@ -95,6 +97,57 @@ TEST_F(StoreSecrets, AreInNoErrorOfAList) {
       }
     }
   }
+}
+
+// Sources that are no data, each with what its error says.
+struct BadText {
+  const char *text, *error;
+};
+constexpr BadText kBadTexts[] = {
+    {"https://h/a.tar?x=hidden0,hidden0&Signature=hidden0", "%2C"},
+    {"https://h/a.tar?Signature=hidden0,sig=hidden0", "%2C"},
+    {"s3://b.b/a.tar?X-Amz-Expires=60&X-Amz-Signature=hidden0,hidden0", "with https://"},
+    {"gs://bucket/a.tar?x-goog-signature=hidden0", "with https://"},
+    {"s3://hidden0:hidden0@bucket/a.tar", "AWS_ACCESS_KEY_ID"},
+    {"gs://hidden0:SEC/hidden0@bucket/a.tar", "AWS_SECRET_ACCESS_KEY"},
+    {"http://hidden0:hidden0@h/a.tar", "server that needs none"},
+    {"htps://h/a.tar?hidden0", "unknown scheme \"htps://\""},
+    {"gcs://hidden0:hidden0@b/a.tar", "unknown scheme \"gcs://\""},
+    {"http:/h/a.tar?hidden0", "unknown scheme \"http:/\""},
+    {"s3:/bucket/a.tar?hidden0", "unknown scheme \"s3:/\""},
+    {"S3//bucket/a.tar?hidden0", "unknown scheme \"S3//\""},
+    {"ftp:hidden0@h/a.tar", "unknown scheme \"ftp:\""},
+};
+
+TEST(SecretsOfSources, AreInNoErrorOfTheirText) {
+  for (const auto& [text, expected] : kBadTexts) {
+    for (const std::string& uri : {text + std::string(), "tar:" + std::string(text),
+                                   "split:held,1/2,npy:" + std::string(text)}) {
+      const Error error = error_of([&] { open_dataset(env(), uri); });
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage) << error.what();
+      const std::string what = error.what();
+      EXPECT_EQ(what.find("hidden0"), std::string::npos) << what;
+      EXPECT_NE(what.find(expected), std::string::npos) << what;
+    }
+  }
+}
+
+TEST(SecretsOfSources, AreInNoErrorOfPacking) {
+  const auto data = open_dataset(env(), "synth:count=4");
+  for (const auto& [text, expected] : kBadTexts) {
+    for (const char* format : {"", "shard:", "tar:", "lmdb:"}) {
+      PackOptions options;
+      options.out = format + std::string(text);
+      const Error error = error_of([&] { pack_dataset(env(), *data, options); });
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage) << error.what();
+      EXPECT_EQ(std::string(error.what()).find("hidden0"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(SecretsOfSources, AKeyMayHoldAQuestionMark) {
+  EXPECT_EQ(store_name("s3://bucket/what?.tar"), "s3://bucket/what?.tar");
+  EXPECT_TRUE(locate_object(env(), "s3://bucket/a?b=1").url.ends_with("/a%3Fb%3D1"));
 }
 
 TEST(ServerText, IsShortAndPlain) {

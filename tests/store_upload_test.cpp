@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <set>
 #include <string>
@@ -186,6 +187,22 @@ TEST_F(StoreUpload, ACancelledUploadLeavesNoParts) {
   EXPECT_NE(error.reason().find("cancelled"), std::string::npos) << error.what();
   EXPECT_EQ(bucket.uploads(), 0u);
   EXPECT_FALSE(is_there());
+}
+
+// The store is gone, and the user waits.
+TEST_F(StoreUpload, ACancelledUploadDoesNotWaitLongForTheRemovalOfItsParts) {
+  std::atomic<bool> is_gone{false};
+  bucket.tamper([&](const HttpAsk& ask, HttpAnswer& answer) {
+    if (is_part(ask)) is_gone = true;
+    if (is_gone) answer = {503, {}, ""};
+  });
+  const CancelScope scope([&] { return is_gone.load(); });
+  ::testing::internal::CaptureStderr();
+  const auto begin = std::chrono::steady_clock::now();
+  const Error error = error_of([&] { write(noise_text(50 * kPart), 86'400); });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10)) << error.what();
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(printed.find("Parts of it may remain"), std::string::npos) << printed;
 }
 
 TEST(StoreMd5, IsThatOfTheStandard) {

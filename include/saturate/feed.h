@@ -83,6 +83,12 @@ BufferAllocator batch_allocator(const at::Device& device);
 // overwritten; mix.offset < N.
 void mix_batch(const Mix& mix, DeviceBatch& batch);
 
+// Images of a loader with LoaderOptions::packs, by what decodes them.
+struct DecodedImages {
+  int64_t on_device = 0;  // packed JPEGs
+  int64_t by_loader = 0;  // all others, on the loader's threads
+};
+
 // Input stages that overlap the step.
 struct PipelineSetup {
   PipelineOptions stages;
@@ -131,6 +137,9 @@ class Feeder {
   void leave_unfinished(bool leaves);
   // Computes images and labels, once; modifies the bytes. Does nothing if they exist already.
   void finish(DeviceBatch& batch) const;
+
+  // All images taken from the loader so far; 0 without LoaderOptions::packs. For next()'s thread.
+  DecodedImages decoded() const;
 
   // From now on next() returns this held batch every time, and does not use the loader.
   void hold(DeviceBatch batch);

@@ -104,6 +104,7 @@ struct TrainResult {
   std::vector<StreamTime> streams;  // of a GPU
   std::optional<PhaseTimes> device_phases;  // likewise, up to the last mark its stream has passed
   std::string graph;                        // the outcome of train.graph=auto, a line; empty: off
+  std::string decoding;                     // that of data.decode_device=cuda, likewise
   std::optional<Telemetry> telemetry;       // means over this process's part; empty if it was off
   std::optional<Metrics> train;             // over the last epoch
   std::optional<Metrics> eval;  // the last evaluation, of the weights that the run ends with

@@ -160,7 +160,7 @@ auto run_bench(const StepArguments& arguments, const Bench& bench) {
   StepBenchOptions options = arguments.options;
   options.folder = folder.path();
   options.should_stop = [] { return stop_signal() != 0; };
-  return bench(env, recipe, options);
+  return until_stopped([&] { return bench(env, recipe, options); });
 }
 
 int measure_step(const StepArguments& arguments) {

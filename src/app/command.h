@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/cancel.h"
+#include "saturate/data/error.h"
 #include "saturate/data/recipe.h"
 
 namespace saturate {
@@ -92,6 +94,19 @@ int interrupted_code();
 // Thrown by require_running() out of a command, which then ends with interrupted_code().
 struct Stopped {};
 void require_running();
+
+// Calls body(), whose waits for stores a signal cancels. Its failure after a signal is only that of
+// a cancelled wait, and ends the command as require_running() does.
+template <class Body>
+auto until_stopped(const Body& body) {
+  const CancelScope scope([] { return stop_signal() != 0; });
+  try {
+    return body();
+  } catch (const Error&) {
+    require_running();
+    throw;
+  }
+}
 
 // Binds this process to its part of the machine, and waits for the others; null if it is alone.
 std::shared_ptr<Group> join_group(const Recipe& recipe);

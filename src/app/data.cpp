@@ -7,7 +7,6 @@
 
 #include "app/command.h"
 #include "app/dataset_report.h"
-#include "base/cancel.h"
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "data/export.h"
@@ -61,16 +60,12 @@ void write_unless_stopped(Env& env, const char* title, const Dataset& dataset, c
                           const char* then = "removing unfinished output") {
   catch_stop_signals_of_writing(then);
   Progress progress(env, title, unit_of(dataset), int64_t(dataset.size()), Progress::Style::kAuto);
-  const CancelScope scope([] { return stop_signal() != 0; });
-  try {
+  until_stopped([&] {
     write([&](size_t done, size_t) {
       require_running();
       progress.update(int64_t(done), "");
     });
-  } catch (const Error&) {
-    require_running();  // after a signal the failure is only that of the cancelled read
-    throw;
-  }
+  });
 }
 
 int synth(const SynthArguments& arguments) {

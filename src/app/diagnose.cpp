@@ -257,7 +257,7 @@ int diagnose(const DiagnoseArguments& arguments) {
   DiagnoseOptions options = arguments.options;
   if (folder) options.folder = folder->path();
   options.should_stop = [] { return stop_signal() != 0; };
-  const auto found = measured(env, recipe, group, options);
+  const auto found = until_stopped([&] { return measured(env, recipe, group, options); });
   if (!found) return interrupted_code();
   if (!is_first) return 0;
   const Diagnosis diagnosis = classify(*found);

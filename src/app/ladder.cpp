@@ -48,7 +48,7 @@ LadderResult run(Env& env, const Ladder& ladder, const LadderArguments& argument
   const std::string& scratch = processes.folder;
   const MachineFacts machine = this_machine();
   const auto recipes = ladder_recipes(env, ladder, arguments.overrides, scratch, machine);
-  make_packs_with_progress(env, ladder, scratch);
+  until_stopped([&] { make_packs_with_progress(env, ladder, scratch); });
   std::optional<Progress> progress;
   options.progress = [&](int done, int total, const std::string& what) {
     if (!progress) progress.emplace(env, "ladder", "done", total, Progress::Style::kAuto);

@@ -87,6 +87,10 @@ std::terminate_handler standard_end;
       throw;
     } catch (const std::bad_alloc&) {
       _exit(report_no_memory(static_cast<int>(saturate::ErrorKind::kRun)));
+    } catch (const c10::Error& error) {  // of a thread of LibTorch, such as NCCL's watchdog
+      const std::string text = "LibTorch: " + saturate::first_line(error.what());
+      saturate::print_log(saturate::LogLevel::kInfo, "saturate", saturate::printable(text));
+      std::abort();
     } catch (...) {
     }
   standard_end();

@@ -16,6 +16,7 @@
 #include "base/files.h"
 #include "reduce/heartbeat.h"
 #include "run/checkpoint.h"
+#include "run/made_folder.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -23,7 +24,6 @@ namespace {
 
 constexpr const char* kResumeAuto = "auto";
 constexpr const char* kRunsFolder = "runs";
-constexpr const char* kLauncherFile = "/.launcher";
 
 std::string numbered(const std::string& stem, int number) {
   return fmt::format("{}/{}-{}", kRunsFolder, stem, number);
@@ -106,7 +106,7 @@ std::string torchrun_process() {
 }
 
 bool was_started_by(Env& env, const std::string& folder, const std::string& launcher) {
-  const std::string path = folder + kLauncherFile;
+  const std::string path = folder + kLauncherNote;
   return env.exists(path) && text_of_file(env, path) == launcher;
 }
 
@@ -181,22 +181,18 @@ std::string resumed_path(const FolderRequest& request) {
 }
 
 RunFolder choose_run_folder(Env& env, const FolderRequest& request) {
-  RunFolder chosen;
-  if (const auto before = folder_before(env, request)) {
-    chosen = resume_or_start(env, *before);
-    if (!chosen.resume && !request.resume.empty() && request.resume != kResumeAuto)
-      chosen.resume = request.resume;
-  } else {
-    chosen = asked_folder(env, request);
-  }
-  env.make_directories(chosen.out);
+  const auto before = folder_before(env, request);
+  if (!before) return asked_folder(env, request);
+  RunFolder chosen = resume_or_start(env, *before);
+  if (!chosen.resume && !request.resume.empty() && request.resume != kResumeAuto)
+    chosen.resume = request.resume;
   return chosen;
 }
 
 void note_run_folder(Env& env, const std::string& folder) {
   report_folder(folder);
   if (const std::string launcher = torchrun_process(); !launcher.empty())
-    write_atomically(env, folder + kLauncherFile, launcher);
+    write_atomically(env, folder + kLauncherNote, launcher);
 }
 
 }  // namespace saturate

@@ -24,7 +24,7 @@ std::string recipe_path(Env& env, const FolderRequest& request);
 // The run folder or checkpoint that a request without a recipe resumes.
 std::string resumed_path(const FolderRequest& request);
 
-// The folder for `request`, which is created:
+// The folder for `request`, which may not exist yet:
 //   --resume PATH   resumes there, in its run's folder or in --out
 //   --resume auto   resumes if --out (else the newest runs/RECIPE-N) has a checkpoint; restarts a
 //                   run that was killed before it had one; starts if there is no run

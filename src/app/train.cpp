@@ -13,6 +13,7 @@
 #include "base/printable.h"
 #include "reduce/binding.h"
 #include "run/checkpoint.h"
+#include "run/made_folder.h"
 #include "run/setup.h"
 #include "run/training_parts.h"
 #include "saturate/data/env.h"
@@ -125,11 +126,13 @@ int print_recipe(Env& env, const Recipe& recipe) {
   return 0;
 }
 
-// Rank 0 chooses for all.
-void choose_folder(Env& env, const TrainArguments& arguments, TrainerOptions& options) {
+// Rank 0 chooses for all, and makes it.
+void choose_folder(Env& env, const TrainArguments& arguments, TrainerOptions& options,
+                   std::optional<MadeFolder>& made) {
   RunFolder chosen;
   if (!options.group || options.group->rank() == 0) {
     chosen = choose_run_folder(env, arguments.folder);
+    made.emplace(env, chosen.out);
     // A run that goes back has done so after set-up: a restart before that repeats it.
     if (!chosen.resume || *chosen.resume == chosen.out) note_run_folder(env, chosen.out);
   }
@@ -151,11 +154,13 @@ void print_result(const TrainResult& result, const Trainer& trainer, const std::
 }
 
 int run(Env& env, const Recipe& recipe, const TrainArguments& arguments, TrainerOptions& options) {
-  choose_folder(env, arguments, options);
+  std::optional<MadeFolder> made;
+  choose_folder(env, arguments, options, made);
   const bool first = !options.group || options.group->rank() == 0;
   if (arguments.quiet) options.progress = Progress::Style::kSilent;
   const auto trainer = set_up(env, recipe, options);
   if (!trainer) return interrupted_code();
+  if (made) made->keep();
   if (first) note_run_folder(env, options.out);
   TrainResult result;
   try {

@@ -71,7 +71,7 @@ int run_tune(const TuneArguments& arguments) {
   TuneOptions options = arguments.options;
   options.folder = folder.path();
   options.should_stop = [] { return stop_signal() != 0; };
-  const auto tuning = tune(env, recipe, options);
+  const auto tuning = until_stopped([&] { return tune(env, recipe, options); });
   if (!tuning) return interrupted_code();
   for (const std::string& line : table(*tuning, arguments.options.tolerance))
     fmt::print("{}\n", line);

@@ -30,7 +30,7 @@ bool is_cancelled() {
 }
 
 void fail_cancelled(const std::string& where) {
-  fail(ErrorKind::kRun, "it was cancelled while it waited for the store", where, "Run it again");
+  fail(ErrorKind::kRun, "the wait was cancelled", where, "Run it again");
 }
 
 }  // namespace saturate

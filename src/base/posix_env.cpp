@@ -30,7 +30,7 @@ std::string remedy_for(int error) {
       return "Check its permissions";
     case ENOSPC:
     case EDQUOT:
-      return "Free some space, or choose another folder with --out";
+      return "Free some space there, or choose a folder on another disk";
     case EMFILE:
       return "Raise the limit of open files (ulimit -n)";
     case EROFS:
@@ -82,7 +82,7 @@ class PosixReadableFile : public ReadableFile {
     read_fully(fd_.get(), offset, out, path_);
   }
   void advise(ReadAdvice advice, uint64_t offset, uint64_t length) const override {
-    if (advice == ReadAdvice::kLater) return;
+    if (advice == ReadAdvice::kLater || advice == ReadAdvice::kDamaged) return;
     ::posix_fadvise(fd_.get(), off_t(offset), off_t(length),
                     advice == ReadAdvice::kSoon ? POSIX_FADV_WILLNEED : POSIX_FADV_DONTNEED);
   }

@@ -11,8 +11,10 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "base/text.h"
+#include "base/url_text.h"
 #include "saturate/data/error.h"
 #include "saturate/data/world.h"
 
@@ -76,6 +78,22 @@ bool is_plain(char c) {
   return is_letter_or_digit(c) || std::string_view("_-+=:,./@%").find(c) != std::string_view::npos;
 }
 
+// URLs and paths between commas, and the punctuation of a sentence after them.
+std::string without_queries_of_list(std::string_view word) {
+  const size_t end = word.find_last_not_of(":;,.") + 1;
+  std::string shown;
+  const char* mark = "";
+  bool in_query = false;
+  for (const std::string& part : split_text(word.substr(0, end), ',')) {
+    in_query = in_query && part.find("://") == part.npos;
+    if (in_query && (part.find('&') != part.npos || is_signing(part))) continue;
+    const std::string name = url_name(part);
+    in_query = in_query || name.size() < part.size();
+    shown.append(std::exchange(mark, ",")).append(name);
+  }
+  return shown.append(word.substr(end));
+}
+
 constexpr const char* kLevels[] = {"info", "warning", "error"};
 constexpr std::string_view kJsonStart = "{\"";
 
@@ -105,15 +123,16 @@ void write_line(const std::string& line) {
 
 }  // namespace
 
-std::string without_queries(std::string text) {
-  for (size_t at = 0; (at = text.find("://", at)) != text.npos; ++at) {
-    const std::string_view before = std::string_view(text).substr(0, at);
-    if (!before.ends_with("http") && !before.ends_with("https")) continue;
-    const size_t end = std::min(text.find_first_of(" ,;\"'()<>\n", at), text.size());
-    const size_t query = text.find('?', at);
-    if (query < end) text.erase(query, end - query);
+std::string without_queries(const std::string& text) {
+  if (text.find("://") == text.npos && !has_signature(text)) return text;
+  std::string shown;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find_first_of(" \t\r\n\"'()<>", at), text.size());
+    shown += without_queries_of_list(std::string_view(text).substr(at, end - at));
+    if (end < text.size()) shown += text[end];
+    at = end + 1;
   }
-  return text;
+  return shown;
 }
 
 std::string printable(const std::string& text) {

@@ -11,12 +11,12 @@ namespace saturate {
 
 // Text from untrusted data, safe for a terminal: one line, without control sequences or
 // bidirectional marks. Control characters (and raw bytes 0x80 to 0x9f outside UTF-8), direction
-// marks and line separators become \x1b, byte by byte. Queries of http(s):// URLs, which may hold a
-// signature, are removed. Everything else, UTF-8 or not, is unchanged.
+// marks and line separators become \x1b, byte by byte. URLs have no queries, as below. Everything
+// else, UTF-8 or not, is unchanged.
 std::string printable(const std::string& text);
 
-// Text without the queries of http(s):// URLs.
-std::string without_queries(std::string text);
+// Text with the url_name() (base/url_text.h) of each URL.
+std::string without_queries(const std::string& text);
 
 // Text as UTF-8, as JSON needs it: a byte that belongs to no code point becomes \x9b. Names that
 // differ in such bytes stay different; UTF-8, such text included, is unchanged.

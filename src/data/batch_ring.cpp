@@ -15,6 +15,16 @@ constexpr std::chrono::seconds kConsumerLook{1};
 
 }  // namespace
 
+std::optional<std::string> SampleFailure::data_error() const {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return e.kind() == ErrorKind::kData ? std::optional(e.reason()) : std::nullopt;
+  } catch (...) {
+    return std::nullopt;
+  }
+}
+
 BatchRing::BatchRing(size_t slots, size_t batch, size_t most, std::chrono::nanoseconds wait_limit,
                      MemorySource provide)
     : batch_(batch),

@@ -24,6 +24,8 @@ struct SampleFailure {
   size_t slot;  // index in the batch
   std::string name;
   std::exception_ptr error;
+  // The reason of an Error of kData; else nullopt.
+  std::optional<std::string> data_error() const;
 };
 
 // A batch being filled, or waiting, with what only the ring needs. Only the thread that claimed

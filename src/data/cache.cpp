@@ -86,7 +86,8 @@ class CachedDataset : public WrappedSource<Dataset> {
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     if (look_ahead() == 0) return source_->advise(advice, first, count);
     for (size_t i = first; i < first + count; ++i)
-      if (!slots_[i].load(std::memory_order_acquire)) source_->advise(advice, i, 1);
+      if (advice == ReadAdvice::kDamaged || !slots_[i].load(std::memory_order_acquire))
+        source_->advise(advice, i, 1);
   }
 
   void read(size_t index, Sample& out) const override {

@@ -1,6 +1,8 @@
 // The option table's rows for [data]. Adding a key: a member in
 // saturate/data_options.h, a row here, and
 //   build/saturate list options --markdown > docs/recipe.md
+#include <fmt/format.h>
+
 #include "recipe/compound_rows.h"
 
 namespace saturate {
@@ -181,6 +183,11 @@ void validate_data(const DataOptions& data, const std::string& where) {
     fail_option("data.cache",
                 "= ram:decoded keeps whole images, which data.decode = fast never decodes",
                 "Set data.decode=exact, or data.cache=ram", where);
+  constexpr double kLeastCacheGb = 0.001;
+  if (!data.store.cache_dir.empty() && data.cache.gb > 0 && data.cache.gb < kLeastCacheGb)
+    fail_option("data.cache_gb",
+                fmt::format("= {} is too little for data.cache_dir", data.cache.gb),
+                "Give 0.001 (1 MB) or more, or 0 for half of the free space", where);
   if (data.decode_device == DecodeDevice::kCuda && data.decode != DecodeMode::kFast)
     fail_option("data.decode_device", "= cuda decodes as data.decode = fast does",
                 "Set data.decode=fast, or data.decode_device=cpu", where);

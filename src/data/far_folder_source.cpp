@@ -73,6 +73,10 @@ class FarFolderSource : public IndexedSource {
         store_->forget(take(i), 0);
         continue;
       }
+      if (advice == ReadAdvice::kDamaged) {
+        store_->drop_copies(object(i), 0, found_.images[i].size);
+        continue;
+      }
       const MutexLock lock(mutex_);
       const auto [at, is_new] = announced_.try_emplace(i);
       if (is_new) at->second = object(i);

@@ -1,6 +1,7 @@
 #include "saturate/data/loader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -31,17 +32,6 @@ size_t samples_a_claim(const LoaderOptions& options) {
   return std::clamp<size_t>(local_batch_size(options) / (4 * size_t(options.threads)), 1, 16);
 }
 
-// The reason of an Error of kData; else nullopt.
-std::optional<std::string> data_error(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const Error& e) {
-    return e.kind() == ErrorKind::kData ? std::optional(e.reason()) : std::nullopt;
-  } catch (...) {
-    return std::nullopt;
-  }
-}
-
 }  // namespace
 
 struct Loader::State {
@@ -59,8 +49,11 @@ struct Loader::State {
   CropRows rows;    // of this epoch and the next
   ReadAhead ahead;  // of nothing if samples are held: they are not read
   BatchRing ring;
-  size_t taken = 0;            // batches of the epoch already consumed or skipped
-  bool ended = true;           // stop() was called since the epoch began
+  size_t taken = 0;   // batches of the epoch already consumed or skipped
+  bool ended = true;  // stop() was called since the epoch began
+  // The first sample of the epoch's order that has failed and must not be skipped: none from there
+  // on is read any more.
+  std::atomic<size_t> failed_at{SIZE_MAX};
   std::exception_ptr failure;  // the error that ended the epoch; consumer only
   uint32_t epoch = 0;          // consumer only
 
@@ -114,13 +107,24 @@ struct Loader::State {
     std::optional<SampleReader> reader;
     std::optional<Claim> claimed;
     std::vector<SampleFailure> failures;
-    const CancelScope scope([this] { return ring.stopping(); });
+    size_t position = 0;  // in the epoch's order
+    const auto is_unwanted = [&] { return ring.stopping() || position > failed_at; };
+    const CancelScope scope(is_unwanted);
     const NetworkWaitScope network([this](bool waits) { ring.set_blocked(waits); });
-    while (ring.claim(claimed, failures)) {
-      const size_t end = claimed->first + claimed->count;
-      for (size_t place = claimed->first; place < end && !ring.stopping(); ++place)
-        fill(reader, *claimed, place, failures);
-    }
+    while (ring.claim(claimed, failures))
+      for (size_t i = 0; i < claimed->count; ++i) {
+        const size_t place = claimed->first + i;
+        position = position_of(*claimed, place);
+        if (!is_unwanted()) fill(reader, *claimed, place, failures);
+      }
+  }
+
+  size_t position_of(const Claim& claim, size_t place) const {
+    return claim.batch * local_batch_size(options) + place;
+  }
+
+  bool may_skip(const SampleFailure& failure) const {
+    return options.on_error == OnError::kSkip && failure.data_error();
   }
 
   // Creates the reader for the first sample, which fails with it if memory is short.
@@ -144,7 +148,7 @@ struct Loader::State {
       sample.name.clear();
       if (options.names) sample.name = name_of(made, sample.index);
     } catch (...) {
-      note_failure(made, sample.index, place, failures);
+      note_failure(made, claim, place, failures);
     }
   }
 
@@ -158,11 +162,15 @@ struct Loader::State {
 
   // Called when filling a sample has thrown. No exception may leave a thread, as this would end the
   // process: not even when out of memory.
-  void note_failure(const std::optional<SampleReader>& reader, uint32_t index, size_t place,
+  void note_failure(const std::optional<SampleReader>& reader, const Claim& claim, size_t place,
                     std::vector<SampleFailure>& failures) {
     const std::exception_ptr error = std::current_exception();
     try {
+      const uint32_t index = claim.slot->batch.samples[place].index;
       failures.push_back({place, name_of(reader, index), error});
+      const size_t position = position_of(claim, place);
+      for (size_t first = failed_at; position < first && !may_skip(failures.back());)
+        if (failed_at.compare_exchange_weak(first, position)) break;
     } catch (...) {
       const MutexLock lock(mutex);
       lost = error;
@@ -192,11 +200,9 @@ struct Loader::State {
     }
     auto& failures = slot.failures;
     if (failures.empty()) return;
-    std::sort(failures.begin(), failures.end(),
-              [](const auto& a, const auto& b) { return a.slot < b.slot; });
+    std::ranges::sort(failures, {}, &SampleFailure::slot);
     for (const SampleFailure& failed : failures)
-      if (options.on_error == OnError::kFail || !data_error(failed.error))
-        std::rethrow_exception(failed.error);
+      if (!may_skip(failed)) std::rethrow_exception(failed.error);
     note_skipped(slot);
     Batch& batch = slot.batch;
     auto failed = failures.begin();
@@ -225,7 +231,7 @@ struct Loader::State {
     for (const SampleFailure& failed : slot.failures)
       if (skipped_indices.insert(slot.batch.samples[failed.slot].index).second &&
           skipped.size() < kSkippedKept)
-        skipped.push_back({failed.name, *data_error(failed.error)});
+        skipped.push_back({failed.name, *failed.data_error()});
   }
 
   size_t epoch_size() const { return epoch_samples(dataset.size(), options.shard); }
@@ -326,6 +332,7 @@ void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
   state_->ended = false;
   try {
     state_->taken = std::min(first_batch, batches());
+    state_->failed_at = SIZE_MAX;
     state_->ahead.start(epoch, state_->taken * options.batch, order,
                         state_->taken * local_batch_size(options), end);
     state_->ring.start(epoch, std::move(order), state_->taken, end);

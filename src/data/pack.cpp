@@ -160,14 +160,15 @@ std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
           "Give 0 to 64");
   require(options.threads > 0, "no thread", "--threads", "Give 1 or more");
   const auto colon = options.out.find(':');
-  if (colon == std::string::npos || colon + 1 == options.out.size())
-    fail(ErrorKind::kUsage, "\"" + options.out + "\" does not name a format and a file", "--out",
+  if (colon == std::string::npos || colon + 1 == options.out.size() || is_store_url(options.out))
+    fail(ErrorKind::kUsage, "it does not name a format and a file", "--out",
          "Write shard:FILE, lmdb:FOLDER or tar:FILE; FILE may be s3://BUCKET/KEY");
   const auto& writer = find_entry(std::span<const RegistryEntry<OpenWriter>>(kWriters),
                                   options.out.substr(0, colon), "--out");
   stores = {writer.make != write_tar, writer.make == write_shard};
+  require_known_scheme(options.out.substr(colon + 1), "--out");
   if (is_store_url(options.out.substr(colon + 1)) && writer.make == write_lmdb)
-    fail(ErrorKind::kUsage, "an LMDB is not written into a store", options.out,
+    fail(ErrorKind::kUsage, "an LMDB is not written into a store", store_name(options.out),
          "Write shard:URL or tar:URL");
   require(stores.raw || options.raw_fraction == 0, "a tar stores no raw pixels", "--raw-fraction",
           "Write to shard:FILE or lmdb:FOLDER");
@@ -229,7 +230,8 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
   }
   if (dataset.has_masks())
     fail(ErrorKind::kUsage, "the source has masks, and packed formats do not hold them",
-         options.out, "Train on the source itself; data.cache=ram keeps all of a sample");
+         store_name(options.out),
+         "Train on the source itself; data.cache=ram keeps all of a sample");
   const bool is_tensors = !dataset.tensors().empty();
   const bool reads_back = options.verify && (is_far || is_tensors);
   std::vector<uint32_t> checksums;  // if it is read back

@@ -69,16 +69,42 @@ void expand(Env& env, const std::string& path, std::string_view scheme,
   }
 }
 
+// {a,b} of a shell is two parts of a list.
+bool opens_brace(std::string_view path) {
+  const size_t open = path.rfind('{');
+  return open != std::string_view::npos && path.find('}', open) == std::string_view::npos;
+}
+
+// Refuses a part of a list, after another one, that is no path: the rest of a query with a comma or
+// of {a,b}, or an unknown option.
+void check_part(Env& env, const std::string& before, const std::string& part,
+                const std::string& scheme) {
+  if (is_store_url(part) || find_range(part) || env.exists(part)) return;
+  if (is_web_url(before) && before.find('?') != std::string::npos)
+    fail(ErrorKind::kUsage,
+         "commas separate paths, and after one in its query comes neither a URL nor a file",
+         store_name(before), "Write a comma of a query as %2C");
+  if (is_store_url(before) && opens_brace(before))
+    fail(ErrorKind::kUsage, "braces expand to numbers only, and a comma in them separates paths",
+         store_name(before) + ",...", "Write {FIRST..LAST}, as {000..003}, or each URL whole");
+  const std::string key = part.substr(0, part.find_first_of("=/."));
+  if (part.size() > key.size() && part[key.size()] == '=')
+    fail(ErrorKind::kUsage, scheme + ": has no option " + key + "=", "data.source",
+         "Remove it; `saturate list sources` prints the options of each source");
+}
+
 }  // namespace
 
 std::vector<std::string> expand_paths(Env& env, const std::string& rest, std::string_view scheme) {
   if (!rest.empty() && env.exists(rest)) return {rest};
   std::vector<std::string> paths;
-  for (const std::string& path : split_text(rest, ',')) {
-    if (path.empty())
+  const std::vector<std::string> parts = split_text(rest, ',');
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].empty())
       fail(ErrorKind::kUsage, std::string(scheme) + ": has an empty path", "data.source",
            "Write " + std::string(scheme) + ":PATH[,PATH...]");
-    expand(env, path, scheme, paths);
+    if (i > 0) check_part(env, parts[i - 1], parts[i], std::string(scheme));
+    expand(env, parts[i], scheme, paths);
   }
   return paths;
 }

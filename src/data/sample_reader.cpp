@@ -5,6 +5,7 @@
 
 #include "base/spans.h"
 #include "data/read_sample.h"
+#include "data/read_undamaged.h"
 #include "saturate/data/error.h"
 #include "saturate/data/random.h"
 
@@ -88,10 +89,10 @@ std::byte* SampleReader::place_of_pixels(std::byte* out) {
 void SampleReader::read_tensors(uint32_t epoch, BatchSample& sample, const SequenceExtent& extent,
                                 const std::function<std::byte*(size_t)>& address) {
   name_ = &sample_.name;
-  {
+  read_undamaged(dataset_, sample.index, 1, [&] {
     const Span span("read");
     read_sample(dataset_, sample.index, sample_);
-  }
+  });
   sample.label = sample_.label;
   sample.effects.count = 0;
   sample.stored = {};
@@ -157,6 +158,12 @@ int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, const PixelFor
     write(kept->image, transform(epoch, index, kept->image.width, kept->image.height), format, out);
     return kept->label;
   }
+  read_undamaged(dataset_, index, 1, [&] { read_encoded(epoch, index, format, out); });
+  return sample_.label;
+}
+
+void SampleReader::read_encoded(uint32_t epoch, uint32_t index, const PixelFormat& format,
+                                std::byte* out) {
   {
     const Span span("read");
     read_sample(dataset_, index, sample_, rows_ ? rows_->of(index) : ImageRows());
@@ -166,7 +173,6 @@ int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, const PixelFor
   const bool fast = options_.decode == DecodeMode::kFast && augment_.crop != CropKind::kPad &&
                     sample_.encoding != SampleEncoding::kRaw;
   if (!fast || !read_fast(epoch, index, format, out)) read_exact(epoch, index, format, out);
-  return sample_.label;
 }
 
 bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const PixelFormat& format,
@@ -193,6 +199,7 @@ std::optional<bool> SampleReader::pack_segments(uint32_t epoch, uint32_t index) 
 }
 
 bool SampleReader::pack(const SampleTransform& transform) {
+  if (stored_) return false;
   const size_t bytes = fast_.plan_pack(transform, augment_.size);
   if (bytes > 0) stored_ = room_->take(bytes);
   if (!stored_) return false;

@@ -62,11 +62,13 @@ class SampleReader {
   int64_t read_augmented(uint32_t epoch, uint32_t index, const EffectList& effects, std::byte* out);
   // Reads, crops, resizes, shifts and flips into `out`. Returns the label.
   int64_t read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
+  void read_encoded(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
   // Both write sample_ to `out`, or to a place that they take. False if only the exact path can.
   bool read_fast(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
   // The same as pack(), for segmented_, which fast_ has not opened; empty if only open() can tell.
   std::optional<bool> pack_segments(uint32_t epoch, uint32_t index);
-  // Packs the JPEG that fast_ has open into room_; false if it cannot be packed or has no room.
+  // Packs the JPEG that fast_ has open into room_; false if it cannot be packed, has no room, or
+  // the sample has a place already.
   bool pack(const SampleTransform& transform);
   // Where the pixels go: `out`, or with room_ a place in that.
   std::byte* place_of_pixels(std::byte* out);

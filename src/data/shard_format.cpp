@@ -6,6 +6,7 @@
 #include "data/bytes.h"
 #include "data/field_table.h"
 #include "data/read_in_steps.h"
+#include "data/read_undamaged.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -171,10 +172,15 @@ PayloadKind kind_of(const Sample& sample) {
 
 ShardIndex read_shard_index(const ReadableFile& file, const std::string& path) {
   const uint32_t version = read_version(file, path);
-  const Trailer trailer = read_trailer(file, path);
-  const auto bytes = read_in_steps(file, trailer.index_offset, trailer.index_size);
-  if (checksum_of(bytes) != trailer.index_crc)
-    fail_shard("has a damaged index: wrong checksum", path);
+  const Trailer trailer =
+      read_undamaged(file, file.size() - std::min(file.size(), kShardTrailerBytes),
+                     kShardTrailerBytes, [&] { return read_trailer(file, path); });
+  const auto bytes = read_undamaged(file, trailer.index_offset, trailer.index_size, [&] {
+    auto index = read_in_steps(file, trailer.index_offset, trailer.index_size);
+    if (checksum_of(index) != trailer.index_crc)
+      fail_shard("has a damaged index: wrong checksum", path);
+    return index;
+  });
   ByteReader reader(bytes);
   ShardIndex index;
   const auto records = reader.take(trailer.samples * sizeof(ShardRecord));

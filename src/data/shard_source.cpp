@@ -161,7 +161,7 @@ class ShardSource : public IndexedSource {
   static void check(const ShardRecord& record, const Sample& sample) {
     if (checksum_of(sample.bytes) == record.crc) return;
     fail(ErrorKind::kData, "sample is damaged: wrong checksum", sample.name,
-         "Fetch the shard again, or set data.on_error=skip to skip such samples");
+         "Copy or upload the shard again, or set data.on_error=skip to skip such samples");
   }
 
   static uint64_t head_bytes(const ShardRecord& record) {

@@ -74,6 +74,11 @@ std::vector<RegistryEntry<DatasetFactory>>& all_sources() {
   return all;
 }
 
+bool is_source(std::string_view scheme) {
+  return std::ranges::any_of(all_sources(),
+                             [&](const auto& entry) { return entry.name == scheme; });
+}
+
 }  // namespace
 
 std::vector<std::string> number_classes(size_t count) {
@@ -107,9 +112,7 @@ void add_source(std::string_view scheme, std::string_view doc, DatasetFactory op
 
 std::string scheme_of_source(Env& env, const std::string& uri) {
   std::string scheme = uri.substr(0, uri.find(':'));
-  const auto is_known = [&](const auto& entry) { return entry.name == scheme; };
-  if (scheme.size() < uri.size() && std::ranges::any_of(dataset_sources(), is_known)) return scheme;
-  return scheme_of_path(env, uri);
+  return scheme.size() < uri.size() && is_source(scheme) ? scheme : scheme_of_path(env, uri);
 }
 
 namespace {
@@ -124,16 +127,24 @@ std::string scheme_of_url(const std::string& url) {
   return name.ends_with(".tar") ? "tar" : "";
 }
 
-// The first path of a source: after its scheme, of a split after its two fields.
+// The paths and options of a source: after its scheme, of a split after its two fields.
 std::string path_of_source(const std::string& uri) {
-  if (is_store_url(uri)) return uri;
   const size_t colon = uri.find(':');
-  if (colon == std::string::npos) return uri;
+  if (colon == std::string::npos || !is_source(uri.substr(0, colon))) return uri;
   std::string rest = uri.substr(colon + 1);
   if (!uri.starts_with("split:")) return rest;
   const size_t comma = rest.find(','), second = rest.find(',', comma + 1);
   const bool is_whole = comma != std::string::npos && second != std::string::npos;
   return is_whole ? path_of_source(rest.substr(second + 1)) : "";
+}
+
+// Before any of them is opened, or printed.
+void check_urls(Env& env, const std::string& paths) {
+  for (const std::string& path : split_text(paths, ','))
+    if (is_store_url(path))
+      check_url(path);
+    else if (!env.exists(path))
+      require_known_scheme(path, "data.source");
 }
 
 std::unique_ptr<Dataset> open_far(Env& env, const std::string& uri, const StoreOptions& options) {
@@ -164,7 +175,11 @@ std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri, const St
   const bool is_programs_own = std::ranges::any_of(
       dataset_sources().subspan(std::size(kSources)),
       [&](const auto& entry) { return uri.starts_with(std::string(entry.name) + ":"); });
-  if (!is_programs_own && is_store_url(path_of_source(uri))) return open_far(env, uri, store);
+  if (!is_programs_own) {
+    const std::string paths = path_of_source(uri);
+    check_urls(env, paths);
+    if (is_store_url(paths)) return open_far(env, uri, store);
+  }
   const size_t colon = uri.find(':');
   const std::string scheme = scheme_of_source(env, uri);
   if (scheme.empty() && colon == std::string::npos)

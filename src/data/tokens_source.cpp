@@ -82,6 +82,10 @@ class TokensSource : public IndexedSource {
       file.end = size_;
       look_ahead_ = std::max(look_ahead_, file.file->look_ahead());
     }
+    const auto is_empty = [](const TokenFile& file) { return file.tokens == 0; };
+    if (std::ranges::all_of(files_, is_empty))
+      fail(ErrorKind::kData, "the file holds no tokens", files_.front().path,
+           "Write or upload it again");
     if (size_ == 0)
       fail(ErrorKind::kData,
            "there are fewer tokens than a sample has, " + std::to_string(context) + " and one more",

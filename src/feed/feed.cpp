@@ -1,5 +1,6 @@
 #include "saturate/feed.h"
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <exception>
@@ -36,12 +37,18 @@ struct Feeder::State {
   std::deque<std::shared_ptr<UnpackCheck>> checks = {};  // of batches returned by next()
   std::exception_ptr failure = {};  // the loader's, thrown after the batches before it
   std::chrono::nanoseconds network_wait = loader.network_wait();  // when the ledger was last told
+  DecodedImages decoded = {};
 
   bool take() {
     Ledger::Scope wait(ledger, Phase::kWait);
     const bool found = loader.next(batch);
     const auto now = loader.network_wait();
     ledger.add_network_wait((now - std::exchange(network_wait, now)).count());
+    if (found && batch.packs) {
+      const auto packed = std::ranges::count(batch.samples, true, &BatchSample::is_packed);
+      decoded.on_device += packed;
+      decoded.by_loader += int64_t(batch.count()) - packed;
+    }
     return found;
   }
 
@@ -149,6 +156,10 @@ void Feeder::leave_unfinished(bool leaves) {
 
 void Feeder::finish(DeviceBatch& batch) const {
   state_->stages.finish(batch);
+}
+
+DecodedImages Feeder::decoded() const {
+  return state_->decoded;
 }
 
 void Feeder::hold(DeviceBatch batch) {

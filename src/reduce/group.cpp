@@ -6,7 +6,6 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
@@ -27,6 +26,7 @@
 
 #include "base/printable.h"
 #include "reduce/backends.h"
+#include "reduce/c10d_process.h"
 #include "reduce/heartbeat.h"
 #include "reduce/sockets.h"
 #include "saturate/data/error.h"
@@ -40,29 +40,6 @@ constexpr const char* kFailedKey = "failed";
 constexpr std::chrono::seconds kStoreAnswers{3};
 constexpr std::chrono::seconds kStoreSpare{10};  // added to timeouts that the store itself enforces
 constexpr int64_t kBroadcastBytes = int64_t{250} << 20;  // per broadcast, as Python's DDP
-
-// Threads created in its lifetime block SIGPIPE: the store's and Gloo's write to sockets of
-// processes that may have ended, which would silently kill this process.
-class WithoutSigpipe {
- public:
-  WithoutSigpipe() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~WithoutSigpipe() {
-    const timespec now{};
-    if (sigismember(&before_, SIGPIPE) == 0)
-      while (sigtimedwait(&pipe_, nullptr, &now) > 0) {
-      }
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  WithoutSigpipe(const WithoutSigpipe&) = delete;
-  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
-
- private:
-  sigset_t pipe_, before_;
-};
 
 // Without the full stop.
 std::string brief_reason(const std::exception& error) {
@@ -213,6 +190,7 @@ struct Group::State {
 Group::Group(const World& world, const DistributedOptions& options, const at::Device& device)
     : world_(world), device_(device), state_(std::make_unique<State>()) {
   const milliseconds timeout(int64_t(options.timeout_s * 1e3));
+  silence_c10d();
   const WithoutSigpipe without_sigpipe;
   guard("connecting to the other processes", [&] {
     state_->store = rendezvous(world, timeout);

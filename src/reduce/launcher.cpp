@@ -95,9 +95,6 @@ class Attempt {
                       {"TORCHELASTIC_RESTART_COUNT", std::to_string(start.number)},
                       {"TORCHELASTIC_USE_AGENT_STORE", "False"},
                       {"SATURATE_LAUNCHED", "1"}};
-    // c10d warns of each failed attempt to connect before rank 0 listens.
-    if (!std::getenv("TORCH_CPP_LOG_LEVEL"))
-      made.variables.emplace_back("TORCH_CPP_LOG_LEVEL", "ERROR");
     if (!std::getenv("OMP_NUM_THREADS"))
       made.variables.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
     if (!folder.empty()) made.variables.emplace_back("SATURATE_RESTART_FOLDER", folder);

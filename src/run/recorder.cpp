@@ -10,6 +10,7 @@
 
 #include "record/class_results.h"
 #include "record/metrics.h"
+#include "run/device_decoding.h"
 #include "saturate/data/error.h"
 #include "saturate/group.h"
 #include "saturate/optimizer.h"
@@ -100,6 +101,8 @@ void Recorder::start(const RunPosition& position, int64_t total_steps) {
   if (run_.is_first()) {
     prepare_watching(position);
     add_telemetry();
+    if (run_.recipe.data.decode_device == DecodeDevice::kCuda)
+      add_observer(make_decoding_observer(input_.feeder()));
   }
   for (const auto& observer : run_.options.observers)
     observers_.push_back({observer, /*is_program=*/true});
@@ -281,6 +284,7 @@ void Recorder::trace(int64_t step, bool ended_run) {
 void Recorder::fill(TrainResult& result) {
   if (log_) result.tensor_peaks = log_->tensor_peaks();
   if (telemetry_) result.telemetry = telemetry_->whole();
+  result.decoding = decoding_line(input_.feeder().decoded(), run_.recipe);
 }
 
 void Recorder::visit(StateVisitor& visitor) {

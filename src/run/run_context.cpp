@@ -18,11 +18,6 @@ namespace {
 constexpr bool Votes::*kVotes[] = {&Votes::stop, &Votes::observer, &Votes::time_is_up, &Votes::save,
                                    &Votes::buffers};
 
-std::unique_ptr<FileLock> lock_folder(Env& env, const std::string& folder) {
-  env.make_directories(folder);
-  return env.lock(folder + "/.lock");
-}
-
 // Fails if the machine lacks a device, before data is opened.
 at::Device device_for(const Recipe& recipe) {
   const at::Device device = resolve_device(recipe.train.device);
@@ -81,7 +76,8 @@ RunContext::RunContext(Env& env_in, TrainerOptions options_in, const Recipe& ask
     : env(env_in),
       options(std::move(options_in)),
       group(options.group.get()),
-      lock(is_first() ? lock_folder(env, options.out) : nullptr),
+      folder(is_first() ? std::make_unique<MadeFolder>(env, options.out) : nullptr),
+      lock(folder ? env.lock(options.out + kFolderLock) : nullptr),
       device(device_for(asked)),
       memory(tensor_memory(device)),
       budget(memory, to_bytes(asked.train.memory_gb)),

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "run/made_folder.h"
 #include "saturate/data/loader.h"
 #include "saturate/data/recipe.h"
 #include "saturate/ledger.h"
@@ -51,8 +52,9 @@ struct RunContext {
 
   Env& env;
   const TrainerOptions options;
-  Group* const group;                    // options.group
-  const std::unique_ptr<FileLock> lock;  // on the folder, rank 0's
+  Group* const group;                        // options.group
+  const std::unique_ptr<MadeFolder> folder;  // rank 0's, as the lock
+  const std::unique_ptr<FileLock> lock;      // on the folder
   const at::Device device;
   TensorMemory& memory;
   const MemoryBudget budget;

@@ -144,6 +144,7 @@ std::string format_summary(const TrainResult& result) {
                         double(result.samples) / training, result.unit, result.cores_used,
                         double(result.memory_peak_bytes) / (1 << 30));
   if (!result.graph.empty()) text += "train.graph: " + result.graph + "\n";
+  if (!result.decoding.empty()) text += "data.decode_device: " + result.decoding + "\n";
   if (result.telemetry) text += telemetry_lines(*result.telemetry);
   text += stream_line(result.streams);
   if (result.skipped_count > 0) {

@@ -119,6 +119,7 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
   result.was_finished = run.options.resume && is_finished();
   if (!result.was_finished && run.options.save) saver.require_room(learner.checkpoint_bytes());
   if (!result.was_finished) open_folder(asked, std::move(notes));
+  if (run.folder) run.folder->keep();
 }
 Trainer::State::~State() = default;
 

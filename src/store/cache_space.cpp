@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "base/cancel.h"
+#include "base/printable.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -17,6 +19,8 @@ namespace {
 
 constexpr uint64_t kSpaceMagic = 0x3145434150535453;  // "STSPACE1"
 constexpr int64_t kMostWait = 30'000'000'000;         // ns
+constexpr int64_t kCancelledWait = 1'000'000'000;     // ns, for processes that end together
+constexpr int64_t kQuietWait = 3'000'000'000;         // ns
 constexpr int64_t kWaitStep = 100'000;                // ns
 
 struct SpaceRecord {
@@ -24,9 +28,14 @@ struct SpaceRecord {
 };
 constexpr off_t kWantedAt = sizeof(SpaceRecord);  // a byte: 1 if a process waits
 
-[[noreturn]] void fail_space(const std::string& path, const std::string& reason) {
-  fail(ErrorKind::kRun, "cannot lock the cache: " + reason, path,
-       "Use a folder on a local disk as data.cache_dir");
+[[noreturn]] void fail_space(
+    const std::string& path, const std::string& reason,
+    const std::string& remedy = "Use a folder on a local disk as data.cache_dir") {
+  fail(ErrorKind::kRun, "cannot lock the cache: " + reason, path, remedy);
+}
+
+[[noreturn]] void fail_held(const std::string& path) {
+  fail_space(path, "another process holds the lock", "End it, or use another data.cache_dir");
 }
 
 // Whoever may write the folder may write the file, whatever the umask of its first user.
@@ -79,9 +88,14 @@ void CacheSpace::set_wanted(char wanted) {
 }
 
 void CacheSpace::take(int64_t until_ns) {
+  const int64_t begin = env_.now_ns();
+  bool told = false;
   while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) fail_space(path_, std::strerror(errno));
-    if (env_.now_ns() > until_ns) fail_space(path_, "other processes have held it for 30 s");
+    const int64_t now = env_.now_ns();
+    if (now > until_ns || (now > begin + kCancelledWait && is_cancelled())) fail_held(path_);
+    if (now > begin + kQuietWait && !std::exchange(told, true))
+      print_warning(path_ + ": waiting for another process, which has locked the cache");
     set_wanted(1);
     env_.sleep_ns(kWaitStep);
   }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/cancel.h"
 #include "base/checksum.h"
 #include "base/files.h"
 #include "base/printable.h"
@@ -59,6 +60,7 @@ ExtentCache::ExtentCache(Env& env, const std::string& folder, double gb, const S
 }
 
 ExtentCache::~ExtentCache() {
+  ending_ = true;
   flush();
   const MutexLock lock(mutex_);
   if (lock_) discard(env_, lock_path(process_));
@@ -168,10 +170,40 @@ bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<s
   return false;
 }
 
+void ExtentCache::remove(const std::string& identity, uint64_t offset, uint64_t length) {
+  const std::string folder = folder_of(identity);
+  const bool has_group = object_begin(identity) > 0;  // then numbers are hashes
+  const auto begins_there = [&](uint64_t number) {
+    if (!has_group) return number >= offset && number - offset < length;
+    for (uint64_t i = 0; i < length; i += tuning_.read_bytes)
+      if (number == entry_number(identity, offset + i)) return true;
+    return false;
+  };
+  flush();
+  try {
+    CacheSpace space(env_, folder_);
+    look(space);
+    const MutexLock lock(mutex_);
+    const auto entries = list(folder);
+    for (const FileInfo& entry : entries ? *entries : std::vector<FileInfo>()) {
+      const auto range = parse_entry(entry.name);
+      if (!range || !begins_there(range->number)) continue;
+      drop(entry_hash(folder, entry.name));
+      remove_counted(space, folder_ + "/" + folder + "/" + entry.name,
+                     room_of_entry(range->length));
+    }
+    seen_used_ = space.used;
+    space.commit();
+  } catch (const Error& error) {
+    note_failure(error.what());
+  }
+}
+
 void ExtentCache::write_later(const std::string& identity, uint64_t offset, const Bytes& bytes) {
   if (is_off() || pending_ + bytes->size() > tuning_.pending_cache_bytes) return;
   pending_ += bytes->size();
   writer_.submit([this, identity, offset, bytes] {
+    const CancelScope scope([this] { return ending_.load(); });
     write(identity, offset, *bytes);
     pending_ -= bytes->size();
   });

@@ -51,6 +51,8 @@ class ExtentCache {
   bool plan(const std::string& identity, uint64_t offset, uint64_t length, uint64_t next_use);
   // Fills `out` with the range from `offset`; false if it is not there or damaged.
   bool read(const std::string& identity, uint64_t offset, std::span<std::byte> out);
+  // Removes the ranges that begin in this one, after writing what is pending.
+  void remove(const std::string& identity, uint64_t offset, uint64_t length) TAKES_LOCK(mutex_);
   // Writes the range from `offset` later, on another thread. Skips it if too much is pending, or if
   // the budget is used up by ranges that are not evicted for it.
   void write_later(const std::string& identity, uint64_t offset, const Bytes& bytes);
@@ -120,6 +122,7 @@ class ExtentCache {
   uint64_t budget_ = 0;        // bytes; constant once constructed
   std::atomic<uint64_t> pending_{0}, hits_{0}, hit_bytes_{0}, damaged_{0}, counter_{0};
   std::atomic<int64_t> paused_until_ns_{INT64_MIN};
+  std::atomic<bool> ending_{false};  // no process that holds the cache is waited for
   mutable Mutex mutex_;
   std::unique_ptr<FileLock> lock_ GUARDED_BY(mutex_);  // taken with the first mark
   std::set<std::string> running_ GUARDED_BY(mutex_);   // other processes, when last asked

@@ -25,10 +25,7 @@ std::string passing_problem(const HttpReply& reply, const HttpCall& call) {
          "Check the endpoint: it must be that of an S3 service");
   if (!reply.error.empty()) {
     std::string what = printable(reply.error);
-    if (reply.is_final)
-      fail(ErrorKind::kRun, what, call.name,
-           "Check the endpoint and the server's certificate; AWS_CA_BUNDLE names a file of "
-           "authorities");
+    if (!reply.remedy.empty()) fail(ErrorKind::kRun, what, call.name, reply.remedy);
     return what;
   }
   const std::string code = error_code_of(reply);

@@ -55,6 +55,7 @@ double segments_speedup(const LinkUse& link) {
 
 LinkUse link_use(const StoreCounts& before, const StoreCounts& after, double seconds) {
   LinkUse link;
+  link.can_keep = !after.has_unknown;
   const double bytes = double(after.bytes - before.bytes);
   const double on_disk = double(after.disk_bytes - before.disk_bytes);
   const uint64_t requests = after.requests - before.requests;
@@ -114,7 +115,7 @@ std::vector<std::string> link_advice(const LinkUse& link) {
         "JPEGs in segments: about {:.1f}x, as crops need {:.0f} % of the bytes. Pack into shards "
         "(saturate data pack), without data.cache_dir",
         segments, 100 * std::min(1.0, kSegments * link.crop_share)));
-  lines.push_back(cache_advice(link));
+  if (link.can_keep) lines.push_back(cache_advice(link));
   return lines;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/cancel.h"
 #include "base/network_wait.h"
+#include "base/printable.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -17,6 +18,18 @@ constexpr uint64_t kHeadBytes = 512;
 // Turns of what was announced for later.
 constexpr uint64_t kLaterTurns = uint64_t{1} << 63;
 
+std::string checked_folder(const std::string& folder) {
+  const auto refuse = [&](const char* what, const char* remedy) {
+    fail(ErrorKind::kUsage, std::string("data.cache_dir ") + what, store_name(folder), remedy);
+  };
+  if (folder.find("://") != std::string::npos) refuse("is a URL", "Give a folder on a local disk");
+  if (folder.starts_with('~'))
+    refuse("begins with ~, which only a shell expands", "Write the whole path");
+  if (!folder.empty() && folder.find_first_not_of("/.") == std::string::npos)
+    refuse("must be a folder for the cache alone", "Give one below it, such as /scratch/cache");
+  return folder;
+}
+
 }  // namespace
 
 ObjectStore::ObjectStore(Env& env, const StoreOptions& options, const StoreTuning& tuning)
@@ -26,7 +39,8 @@ ObjectStore::ObjectStore(Env& env, const StoreOptions& options, const StoreTunin
       credentials_(std::make_shared<CredentialSource>(env, options, tuning)),
       cache_(options.cache_dir.empty()
                  ? nullptr
-                 : std::make_unique<ExtentCache>(env, options.cache_dir, options.cache_gb, tuning)),
+                 : std::make_unique<ExtentCache>(env, checked_folder(options.cache_dir),
+                                                 options.cache_gb, tuning)),
       client_(env, options, tuning, *credentials_) {}
 
 HttpCalls& ObjectStore::calls() {
@@ -68,8 +82,17 @@ ObjectStore::ObjectPtr ObjectStore::open(const std::string& url) {
     if (!wait_for(*piece, lock)) fail_cancelled(object->name);
     if (piece->error) std::rethrow_exception(piece->error);
   }
+  if (object->identity().empty() && object->size > 0) warn_unknown(*object);
   if (cache_ && !object->identity().empty()) cache_->use(object->identity());
   return object;
+}
+
+void ObjectStore::warn_unknown(const StoreObject& object) {
+  if (has_unknown_.exchange(true)) return;
+  print_warning(object.name +
+                ": the server sends neither ETag nor Last-Modified, so that only its size tells "
+                "whether the object changes" +
+                (cache_ ? ", and data.cache_dir keeps nothing of it" : ""));
 }
 
 void ObjectStore::read(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out) {
@@ -193,6 +216,11 @@ void ObjectStore::forget_all(const ObjectPtr& object) {
   auto at = announced_.lower_bound({object.get(), 0});
   while (at != announced_.end() && at->first.first == object.get()) drop(at++);
   load_announced();
+}
+
+void ObjectStore::drop_copies(const ObjectPtr& object, uint64_t offset, uint64_t length) {
+  forget(object, offset, length);
+  if (cache_ && !object->identity().empty()) cache_->remove(object->identity(), offset, length);
 }
 
 void ObjectStore::unqueue(Piece& piece) {
@@ -326,6 +354,7 @@ StoreCounts ObjectStore::counts() const {
   client_.add_counts(counts);
   if (cache_) cache_->add_counts(counts);
   counts.disk_s = double(disk_ns_) * 1e-9;
+  counts.has_unknown = has_unknown_;
   return counts;
 }
 

@@ -46,6 +46,9 @@ class ObjectStore {
   // Those that begin in this range do not come, unless they wait already.
   void forget(const ObjectPtr& object, uint64_t offset, uint64_t length = 1);
   void forget_all(const ObjectPtr& object);
+  // The bytes that were read of this range are damaged: later reads of ranges that begin in it ask
+  // the store.
+  void drop_copies(const ObjectPtr& object, uint64_t offset, uint64_t length);
 
   // An object of which a list told size and ETag: no request is needed to open it. `group`: names
   // the objects that the cache on disk keeps, and evicts, together.
@@ -72,6 +75,7 @@ class ObjectStore {
   void flush();
 
  private:
+  void warn_unknown(const StoreObject& object);
   // A range that a reader waits for or has announced.
   struct Piece {
     enum class State { kQueued, kLoading, kReady, kFailed };
@@ -121,8 +125,9 @@ class ObjectStore {
   const StoreTuning tuning_;
   Env& env_;
   const std::shared_ptr<CredentialSource> credentials_;
-  std::unique_ptr<ExtentCache> cache_;  // may be null
-  std::atomic<int64_t> disk_ns_{0};     // of reads that cache_ served
+  std::unique_ptr<ExtentCache> cache_;    // may be null
+  std::atomic<int64_t> disk_ns_{0};       // of reads that cache_ served
+  std::atomic<bool> has_unknown_{false};  // StoreCounts
   mutable Mutex mutex_;
   Condition progress_;
   std::map<Key, PiecePtr> announced_ GUARDED_BY(mutex_);

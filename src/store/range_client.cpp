@@ -209,15 +209,20 @@ void RangeClient::follow(const FetchPtr& fetch, const HttpReply& reply) {
     return fail_fetch(fetch, ErrorKind::kRun,
                       "the store redirects to another address, which would get the credentials",
                       "Set AWS_ENDPOINT_URL and AWS_REGION to those of the bucket");
-  if (!may_redirect(from, reply.redirect))
+  if (!may_redirect(from, reply.redirect)) {
+    const std::string to =
+        without_secrets(without_secrets(reply.redirect, secrets_of(object.location.url, {})),
+                        secrets_of(object.redirected, {}));
+    const std::string what = "the server " + host_of(from) + " redirects to " + place_of(to);
+    if (!is_web_url(to))
+      return fail_fetch(fetch, ErrorKind::kRun, what + ", which is no http(s):// URL",
+                        "Check the URL, and how the server is set up");
     return fail_fetch(fetch, ErrorKind::kRun,
-                      "the server " + host_of(from) + " redirects to " +
-                          place_of(without_secrets(
-                              without_secrets(reply.redirect, secrets_of(object.location.url, {})),
-                              secrets_of(object.redirected, {}))) +
-                          ", which is not followed: only redirects within one host are, and none "
-                          "from https to http",
+                      what +
+                          ", which is not followed: only redirects within one host are, and "
+                          "none from https to http",
                       "Write the URL that it redirects to, which curl -sIL prints, in data.source");
+  }
   if (++fetch->redirects > kMostRedirects)
     return fail_fetch(fetch, ErrorKind::kRun, "the server redirects again and again",
                       "Use the URL of the object itself");

@@ -50,8 +50,9 @@ ReplyVerdict final_verdict(std::string what, std::string remedy, ErrorKind kind 
   return {ReplyKind::kFinal, std::move(what), std::move(remedy), kind};
 }
 
-ReplyVerdict lie(std::string what) {
-  return {ReplyKind::kLie, std::move(what), "Check the server, or use another", ErrorKind::kRun};
+ReplyVerdict lie(std::string what, std::string remedy = "Check the server, or use another",
+                 ErrorKind kind = ErrorKind::kRun) {
+  return {ReplyKind::kLie, std::move(what), std::move(remedy), kind};
 }
 
 // Data that are missing or not permitted: a fault of the source before the run, of the run later.
@@ -62,18 +63,52 @@ ErrorKind kind_at(const StoreObject& object) {
 // A proxy may do so now and then, so it is asked again.
 ReplyVerdict ignored_range(const StoreObject& object) {
   const std::string& url = object.redirected.empty() ? object.location.url : object.redirected;
-  return {ReplyKind::kLie,
-          "the server " + host_of(url) + " ignores ranges: it answers 200 with the whole file",
-          "Use a server that supports ranges, such as nginx, or copy the file to a disk",
-          kind_at(object)};
+  return lie("the server " + host_of(url) + " ignores ranges: it answers 200 with the whole file",
+             "Use a server that supports ranges, such as nginx, or copy the file to a disk",
+             kind_at(object));
+}
+
+// "gzip" and so on; "" if a reply is not compressed on the way. A bucket's objects may have been
+// uploaded with that name, and servers give it for files that are compressed; both send their bytes
+// as they are. Some stores name "aws-chunked".
+std::string compression_of(const StoreObject& object, const HttpReply& reply) {
+  const std::string path = lower_case(object.name);
+  if (object.location.is_bucket || path.ends_with("gz") || path.ends_with(".zst")) return "";
+  const std::string encoding = lower_case(reply.header("content-encoding"));
+  for (const char* name : {"gzip", "br", "deflate", "zstd", "compress"})
+    if (encoding.find(name) != std::string::npos) return name;
+  return "";
+}
+
+// A reply whose body is not of the object, or is not its bytes; kGood if it may be.
+ReplyVerdict judge_body(const StoreObject& object, const HttpReply& reply) {
+  if (reply.status == 200 && lower_case(reply.header("content-type")).starts_with("text/html"))
+    return lie("the server sent a web page instead of the object, perhaps of a login",
+               object.location.is_bucket
+                   ? "Check that AWS_ENDPOINT_URL is the S3 service, not its console"
+                   : "Open the URL in a private window of a browser: it must give the file itself",
+               kind_at(object));
+  if (const std::string name = compression_of(object, reply); !name.empty())
+    return lie("the server sent compressed bytes (Content-Encoding: " + name +
+                   "), which are not those of the object",
+               "Switch compression off for such files in the server, or upload the object again "
+               "without Content-Encoding",
+               kind_at(object));
+  return {};
 }
 
 ReplyVerdict judge_content(StoreObject& object, uint64_t offset, uint64_t length,
                            HttpReply& reply) {
   const std::string header = reply.header("content-range");
+  if (header.empty())
+    return lie("the server answered 206 without Content-Range, which says what bytes it sent",
+               "Check the server, and proxies before it, which may remove the header");
   const auto range = parse_content_range(header);
   std::string text = plain_text(header, " -/*", 70);  // of three numbers
   if (text.empty()) text = "unreadable";
+  if (text.ends_with("/*"))
+    return lie("the server does not tell the object's size: it answered with \"" + text + "\"",
+               "Use a server that tells it, such as nginx, or copy the file to a disk");
   if (!range) return lie("the server answered with the range \"" + text + "\"");
   const uint64_t total = object.is_open ? object.size : range->total;
   if (range->total != total)
@@ -133,6 +168,9 @@ ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
         kind_at(object));
   if (reply.status == 404 || reply.status == 410)
     return final_verdict(status + ": there is no such object", kCheckUrl, kind_at(object));
+  if (reply.status == 416 && !object.is_open)
+    return final_verdict(status + " to a request for the first bytes: the object may be empty",
+                         kCheckUrl, ErrorKind::kData);
   if (reply.status == 416 || reply.status == 412)
     return final_verdict(status + ": the object has changed, and is shorter now", kChanged);
   return final_verdict(status, kCheckUrl, kind_at(object));
@@ -169,24 +207,27 @@ bool is_expired(const std::string& code) {
 }
 
 ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, HttpReply& reply) {
+  if (reply.status == 200 || reply.status == 206)
+    if (ReplyVerdict verdict = judge_body(object, reply); verdict.kind != ReplyKind::kGood)
+      return verdict;
+  // Some servers, such as those of Go, answer 200 for an empty file.
+  const bool is_empty = reply.status == 416   ? reply.header("content-range") == "bytes */0"
+                        : reply.status == 200 ? reply.header("content-length") == "0"
+                                              : false;
+  if (is_empty && !object.is_open && reply.error.empty()) {
+    object.is_open = true;
+    return {};
+  }
   if (reply.status == 206 && reply.too_long)
     return lie("the server sent more bytes than the " + std::to_string(length) +
                " that it was asked for");
   if (reply.status == 200) return ignored_range(object);
   if (!reply.error.empty()) {
     const std::string what = printable(reply.error);
-    if (reply.is_final)
-      return final_verdict(
-          what,
-          "Check the URL and the server's certificate; AWS_CA_BUNDLE names a file of authorities",
-          kind_at(object));
+    if (!reply.remedy.empty()) return final_verdict(what, reply.remedy, kind_at(object));
     return {ReplyKind::kRetry, what, "", ErrorKind::kRun};
   }
   if (reply.status == 206) return judge_content(object, offset, length, reply);
-  if (reply.status == 416 && !object.is_open && reply.header("content-range") == "bytes */0") {
-    object.is_open = true;  // of no bytes
-    return {};
-  }
   return judge_status(object, reply);
 }
 

@@ -28,6 +28,7 @@ class StoreFile : public ReadableFile {
   uint64_t look_ahead() const override { return store_->ahead_bytes(); }
   void advise(ReadAdvice advice, uint64_t offset, uint64_t length) const override {
     if (advice == ReadAdvice::kNotAgain) return store_->forget(object_, offset, length);
+    if (advice == ReadAdvice::kDamaged) return store_->drop_copies(object_, offset, length);
     advise_next(advice, offset, length, {});
   }
   void advise_next(ReadAdvice advice, uint64_t offset, uint64_t length,

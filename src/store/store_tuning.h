@@ -39,6 +39,7 @@ struct StoreCounts {
   double request_s = 0, waiting_s = 0;
   double least_first_byte_s = INFINITY;  // the least of all requests
   std::vector<double> first_bytes_s = {};
+  bool has_unknown = false;  // an object has neither ETag nor date, so that no cache keeps it
 };
 
 }  // namespace saturate

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "base/url_text.h"
 #include "saturate/data/error.h"
 #include "store/credentials.h"
 
@@ -40,11 +41,6 @@ std::string encoded(std::string_view text, std::string_view plain) {
   return out;
 }
 
-void check_characters(const std::string& url) {
-  if (std::ranges::any_of(url, [](char c) { return uint8_t(c) < 0x20 || c == 0x7f; }))
-    fail_url("holds a control character", url, "Check data.source");
-}
-
 void check_bucket(std::string_view bucket, const std::string& url) {
   const bool good = bucket.size() >= 3 && std::ranges::all_of(bucket, [](char c) {
                       return is_letter_or_digit(c) || c == '-' || c == '.' || c == '_';
@@ -71,36 +67,46 @@ bool is_store_url(std::string_view path) {
 }
 
 std::string store_name(const std::string& url) {
-  std::string name = is_http(url) ? url.substr(0, url.find_first_of("?#")) : url;
-  if (!is_http(url)) return name;
-  const size_t host = name.find("://") + 3, slash = std::min(name.find('/', host), name.size());
-  const size_t at = name.rfind('@', slash);
-  return at != std::string::npos && at >= host ? name.erase(host, at + 1 - host) : name;
+  return url_name(url);
+}
+
+void check_url(const std::string& url) {
+  if (std::ranges::any_of(url, [](char c) { return uint8_t(c) < 0x20 || c == 0x7f; }))
+    fail_url("holds a control character", url, "Check data.source");
+  if (has_user_info(url))
+    fail_url("carries a user name or password, which a recipe would keep", url,
+             is_http(url)
+                 ? "Use s3:// with credentials of the environment, or a server that needs none"
+                 : "Put them into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile of "
+                   "~/.aws/credentials, and write s3://BUCKET/KEY or gs://BUCKET/KEY");
+  const size_t query = std::min(url.find('?'), url.size());
+  if (!is_http(url) && has_signature(std::string_view(url).substr(query)))
+    fail_url("carries a signature, which only https:// URLs have: keys sign s3:// and gs://", url,
+             "Write the signed URL as it was made, with https://, or remove the query");
+}
+
+void require_known_scheme(std::string_view path, const std::string& where) {
+  constexpr std::string_view kMeant[] = {"http", "https", "s3",   "s3a",  "gs", "gcs",
+                                         "ftp",  "ftps",  "sftp", "file", "az", "hdfs"};
+  const auto end = std::ranges::find_if_not(
+      path, [](char c) { return is_letter_or_digit(c) || c == '+' || c == '-' || c == '.'; });
+  const std::string_view word(path.begin(), end), rest(end, path.end());
+  if (word.empty() || is_store_url(path)) return;
+  const bool is_meant = std::ranges::count(kMeant, lower_case(word)) > 0;
+  for (const std::string_view mark : {"://", ":/", "//", ":"})
+    if (rest.starts_with(mark) && (is_meant || mark == "://"))
+      fail(ErrorKind::kUsage, "unknown scheme \"" + std::string(word).append(mark) + "\"", where,
+           "Write http://, https://, s3:// or gs:// before a host or bucket");
 }
 
 std::string unsigned_url(const std::string& url) {
-  // Parameters of Amazon, Google, CloudFront and Azure; Azure's dates are st and se.
-  constexpr std::string_view kSigning[] = {"x-amz-",
-                                           "x-goog-",
-                                           "awsaccesskeyid=",
-                                           "googleaccessid=",
-                                           "signature=",
-                                           "expires=",
-                                           "key-pair-id=",
-                                           "policy=",
-                                           "sig=",
-                                           "st=",
-                                           "se=",
-                                           "token="};
   const size_t query = url.find('?');
   std::string kept = url.substr(0, query);
   char before = '?';
   for (size_t at = query; at < url.size();) {
     const size_t end = std::min(url.find('&', at + 1), url.size());
     const std::string parameter = url.substr(at + 1, end - at - 1);
-    if (std::ranges::none_of(kSigning,
-                             [&](auto start) { return starts_with_word(parameter, start); }))
-      kept += std::exchange(before, '&') + parameter;
+    if (!is_signing(parameter)) kept += std::exchange(before, '&') + parameter;
     at = end;
   }
   return kept;
@@ -126,7 +132,7 @@ bool may_redirect(std::string_view from, std::string_view to) {
 }
 
 BucketPlace locate_bucket(Env& env, const std::string& url) {
-  check_characters(url);
+  check_url(url);
   if (is_http(url))
     fail_url("a web server's objects are only read one by one", url, "Write s3://BUCKET/KEY");
   const std::string_view rest = after_scheme(url);
@@ -148,12 +154,8 @@ BucketPlace locate_bucket(Env& env, const std::string& url) {
 
 StoreLocation locate_object(Env& env, const std::string& url) {
   if (is_http(url)) {
-    check_characters(url);
-    const std::string host = host_of(url);
-    if (host.empty()) fail_url("has no host", url, "Write http://HOST/PATH");
-    if (host.find('@') != std::string::npos)
-      fail_url("carries a user name or password, which a recipe would keep", url,
-               "Use s3:// with credentials of the environment, or a server that needs none");
+    check_url(url);
+    if (host_of(url).empty()) fail_url("has no host", url, "Write http://HOST/PATH");
     if (url.find(' ') != std::string::npos) fail_url("holds a space", url, "Write it as %20");
     return {url.substr(0, url.find('#')), false, ""};
   }

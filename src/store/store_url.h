@@ -14,8 +14,16 @@ namespace saturate {
 // Whether a path names an object in a store instead of a file.
 bool is_store_url(std::string_view path);
 
-// The name of an object for messages: without the query, which may hold a signature.
+// The name of an object for messages: without what may be secret (base/url_text.h).
 std::string store_name(const std::string& url);
+
+// Fails with kUsage if the URL has control characters or user information, or if one of s3:// or
+// gs:// has a signature, which would be part of the key.
+void check_url(const std::string& url);
+
+// Fails with kUsage naming `where` if the path is meant as a URL, and has no scheme of a store:
+// htps://, s3:/, S3//.
+void require_known_scheme(std::string_view path, const std::string& where);
 
 // The URL without the parameters of its query that sign it, which are other ones each time.
 std::string unsigned_url(const std::string& url);
@@ -46,7 +54,7 @@ std::string encode_key(std::string_view key);
 // Whether this is the URL of a web server, whose objects are only read.
 bool is_web_url(std::string_view url);
 
-// Fails with kUsage if `url` is not well-formed, or carries a password. Reads S3's settings.
+// Fails with kUsage as check_url(), or if `url` is not well-formed. Reads S3's settings.
 StoreLocation locate_object(Env& env, const std::string& url);
 
 // Whether a reply to an unsigned request for `from` may send on to `to`: within one host and port,

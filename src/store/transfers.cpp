@@ -89,13 +89,27 @@ const CurlLibrary& curl_library() {
 
 constexpr size_t kMostErrorText = 16 << 10;  // bytes kept of the body of an error
 constexpr int kConnectSeconds = 10;
+// CURLOPT_QUICK_EXIT of libcurl 7.87: a transfer that is cancelled does not wait for a name server.
+constexpr auto kQuickExit = CURLoption(322);
 constexpr long kMostConnections = 288;  // those of an ObjectStore, and some
 
-// An error that a second attempt would meet again.
-bool comes_again(CURLcode code) {
-  return code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_URL_MALFORMAT ||
-         code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
-         code == CURLE_NOT_BUILT_IN || code == CURLE_UNKNOWN_OPTION;
+// Puts an error into a reply, with a remedy if a second attempt would meet it again.
+void set_error(HttpReply& reply, CURLcode code, const std::string& text) {
+  const auto says = [&](std::string_view part) { return text.find(part) != std::string::npos; };
+  reply.error = text;
+  if (code == CURLE_SSL_CONNECT_ERROR && (says("wrong version number") || says("unexpected TLS"))) {
+    reply.error = "the server does not speak TLS at this port: " + text;
+    reply.remedy = "Write http:// if that is right, or the port of https, in the URL or endpoint";
+  } else if (code == CURLE_UNSUPPORTED_PROTOCOL && says("HTTP/0.9")) {
+    reply.error = "the server does not speak HTTP at this port: " + text;
+    reply.remedy = "Write https:// if that is right, or the port of http, in the URL or endpoint";
+  } else if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE) {
+    reply.remedy = "Check the server's certificate; AWS_CA_BUNDLE names a file of authorities";
+  } else if (code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_URL_MALFORMAT) {
+    reply.remedy = "Check the URL, and the endpoint";
+  } else if (code == CURLE_NOT_BUILT_IN || code == CURLE_UNKNOWN_OPTION) {
+    reply.remedy = "Install another libcurl, such as that of the system";
+  }
 }
 
 // The file of trusted certificate authorities; "": libcurl's own.
@@ -242,8 +256,7 @@ struct Transfers::State {
       const bool cut = code == CURLE_WRITE_ERROR && !reply.too_long;
       if (code != CURLE_OK && !cut) {
         const std::string text = transfer->problem.c_str();
-        reply.error = text.empty() ? curl.easy_strerror(code) : text;
-        reply.is_final = comes_again(code);
+        set_error(reply, code, text.empty() ? curl.easy_strerror(code) : text);
       }
       curl_off_t whole_us = 0, first_us = 0;
       curl.easy_getinfo(easy, CURLINFO_TOTAL_TIME_T, &whole_us);
@@ -275,6 +288,7 @@ struct Transfers::State {
     if (!authorities.empty()) set(CURLOPT_CAINFO, authorities.c_str());
     set(CURLOPT_PROTOCOLS_STR, "http,https");
     set(CURLOPT_NOSIGNAL, 1L);
+    set(kQuickExit, 1L);
     if (request.direct) set(CURLOPT_NOPROXY, "*");
     set(CURLOPT_NETRC, long(CURL_NETRC_IGNORED));
     set(CURLOPT_USERAGENT, "saturate/" SATURATE_VERSION);

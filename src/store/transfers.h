@@ -34,7 +34,7 @@ struct HttpReply {
   int status = 0;                              // 0: none came
   std::string error;                           // empty if the reply is complete
   bool too_long = false;                       // the body was longer than asked for
-  bool is_final = false;                       // an error that comes again, as a bad certificate
+  std::string remedy;                          // of an error that comes again; else ""
   std::map<std::string, std::string> headers;  // by name in lower case
   std::vector<std::byte> body;
   double seconds = 0, first_byte_s = 0;  // from the start until the end and the first byte

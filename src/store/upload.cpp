@@ -25,7 +25,7 @@ constexpr size_t kMostReply = 1 << 20;  // bytes
 constexpr size_t kMostList = 8 << 20;   // bytes of a list of 1,000 uploads or parts
 constexpr int kCompleteSeconds = 600;   // at least; the store may join many parts meanwhile
 constexpr int kMostCompletes = 5;
-constexpr double kAbortSeconds = 15;
+constexpr double kAbortSeconds = 15, kStoppedAbortSeconds = 2;
 
 std::shared_ptr<const std::vector<std::byte>> bytes_of_text(const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text));
@@ -299,9 +299,9 @@ void Upload::complete() {
 }
 
 void Upload::abort(const std::string& id) {
-  const CancelScope scope({});  // a cancelled thread too leaves no parts
   HttpCall call = call_of("DELETE", "?uploadId=" + encode_query(id));
-  call.request.timeout_s = kAbortSeconds;
+  call.request.timeout_s = is_cancelled() ? kStoppedAbortSeconds : kAbortSeconds;
+  const CancelScope scope({});  // a cancelled thread too leaves no parts
   try {
     const HttpReply reply = store_->calls().call(call);
     if (reply.status != 404) require_good(call, reply, "remove the parts of an upload");

@@ -40,6 +40,8 @@ TEST_F(PackedBudget, ABatchHasOneLaunchAndOneCopyMore) {
     const HostRun gpu = run("gpu", {copy, "data.decode_device=cuda"});
     ASSERT_EQ(cpu.result.steps, kHostSteps);
     ASSERT_EQ(gpu.result.steps, kHostSteps);
+    EXPECT_EQ(cpu.result.decoding, "");
+    EXPECT_TRUE(gpu.result.decoding.starts_with("the GPU decoded ")) << gpu.result.decoding;
     const auto more = [&](Count count) { return sum_of(gpu, count) - sum_of(cpu, count); };
     EXPECT_GT(more(Count::kTwins), 0) << "no batch has packed samples";
     EXPECT_EQ(more(Count::kLaunches), more(Count::kTwins));

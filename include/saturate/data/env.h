@@ -17,11 +17,13 @@
 
 namespace saturate {
 
-// Expected use of a part of a file: read soon, later, or not again.
+// Expected use of a part of a file: read soon, later, or not again; or it was found damaged.
 struct ReadAdvice {
   // kLater is for storage that is far away: such a part is fetched after all that kSoon announces,
   // with at most half of look_ahead(). kSoon for the same part moves it to those.
-  enum Kind { kSoon, kLater, kNotAgain };
+  // kDamaged: storage that is far away drops all copies of what begins in that part, so that the
+  // next read fetches it again.
+  enum Kind { kSoon, kLater, kNotAgain, kDamaged };
   static constexpr uint64_t kUnknown = UINT64_MAX;
 
   constexpr ReadAdvice(Kind k, uint64_t use = kUnknown) : kind(k), next_use(use) {}

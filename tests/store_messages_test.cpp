@@ -1,0 +1,132 @@
+// Messages about servers that do not serve the object, and about sources that are not as meant.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "saturate/data/dataset.h"
+#include "saturate/data/error.h"
+#include "store/object_store.h"
+#include "tests/store_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::env;
+using testing::error_of;
+using testing::HttpAnswer;
+using testing::HttpAsk;
+using testing::quick_tuning;
+using testing::StoreServer;
+
+class StoreMessages : public ::testing::Test {
+ protected:
+  StoreMessages() { server.put("/a", std::string(1'000, 'x')); }
+
+  Error opening(const std::string& url) {
+    ObjectStore store(env(), {}, quick_tuning());
+    return error_of([&] { store.open(url); });
+  }
+  void expect(const Error& error, const std::string& reason, const std::string& remedy) {
+    EXPECT_NE(error.reason().find(reason), std::string::npos) << error.what();
+    EXPECT_NE(error.remedy().find(remedy), std::string::npos) << error.what();
+  }
+
+  StoreServer server;
+};
+
+TEST_F(StoreMessages, OfRepliesThatAreNotTheObject) {
+  struct Case {
+    HttpAnswer answer;
+    const char *reason, *remedy;
+  };
+  const std::string body(512, 'x');
+  const std::string range = StoreServer::content_range(0, 511, 1'000);
+  const Case cases[] = {
+      {{206, {}, body}, "answered 206 without Content-Range", "proxies"},
+      {{206, {{"Content-Range", "bytes 0-511/*"}}, body},
+       "does not tell the object's size: it answered with \"bytes 0-511/*\"",
+       "copy the file to a disk"},
+      {{206, {{"Content-Range", range}, {"Content-Encoding", "gzip"}}, body},
+       "sent compressed bytes (Content-Encoding: gzip), which are not those of the object",
+       "Switch compression off"},
+      {{200, {{"Content-Encoding", "br"}}, body}, "(Content-Encoding: br)", "without"},
+      {{200, {{"Content-Type", "text/html; charset=utf-8"}}, "<html>log in</html>"},
+       "a web page instead of the object, perhaps of a login",
+       "browser"},
+      {{416, {}, ""}, "416 to a request for the first bytes: the object may be empty", "Check"},
+      {{302, {{"Location", "file:///etc/passwd"}}, ""},
+       "redirects to file://, which is no http(s):// URL",
+       "Check the URL"}};
+  for (const Case& one : cases) {
+    server.tamper([&](const HttpAsk&, HttpAnswer& answer) { answer = one.answer; });
+    const Error error = opening(server.url("/a"));
+    expect(error, one.reason, one.remedy);
+    EXPECT_EQ(error.reason().find("changed"), std::string::npos) << error.what();
+  }
+}
+
+// Objects that were uploaded in chunks may keep the name of that form.
+TEST_F(StoreMessages, ChunksOfAnUploadAreNoCompression) {
+  server.tamper([](const HttpAsk&, HttpAnswer& answer) {
+    answer.headers["Content-Encoding"] = "aws-chunked";
+  });
+  ObjectStore store(env(), {}, quick_tuning());
+  EXPECT_EQ(store.open(server.url("/a"))->size, 1'000u);
+}
+
+// Sends the same bytes on each connection, whatever it receives.
+class RawServer {
+ public:
+  explicit RawServer(std::string answer) : answer_(std::move(answer)) {}
+  ~RawServer() {
+    ended_ = true;
+    ::shutdown(port_.listener(), SHUT_RDWR);
+    thread_.join();
+  }
+  std::string host() const { return "127.0.0.1:" + std::to_string(port_.number()); }
+
+ private:
+  void serve() {
+    for (int connection;
+         !ended_ && (connection = ::accept(port_.listener(), nullptr, nullptr)) >= 0;
+         ::close(connection)) {
+      char buffer[4096];
+      if (::recv(connection, buffer, sizeof buffer, 0) > 0)
+        ::send(connection, answer_.data(), answer_.size(), MSG_NOSIGNAL);
+    }
+  }
+
+  const std::string answer_;
+  const testing::TakenPort port_;
+  std::atomic<bool> ended_{false};
+  std::thread thread_{[this] { serve(); }};
+};
+
+TEST_F(StoreMessages, OfThePortOfTheOtherScheme) {
+  const RawServer plain("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+  expect(opening("https://" + plain.host() + "/a"), "does not speak TLS at this port",
+         "Write http://");
+  const RawServer tls({"\x15\x03\x03\0\x02\x02\x16", 7});  // an alert
+  expect(opening("http://" + tls.host() + "/a"), "does not speak HTTP at this port",
+         "Write https://");
+}
+
+TEST_F(StoreMessages, OfSourcesThatAreNotAsMeant) {
+  const auto opened = [&](const std::string& uri) {
+    return error_of([&] { open_dataset(env(), uri); });
+  };
+  server.put("/empty", "");
+  expect(opened("tokens:" + server.url("/empty")), "holds no tokens", "upload it again");
+  server.tamper([](const HttpAsk&, HttpAnswer& answer) { answer = {200, {}, ""}; });
+  expect(opened("tokens:" + server.url("/empty")), "holds no tokens", "upload it again");
+  for (const std::string value : {"", "x"})
+    expect(opened("tar:" + server.url("/a,labels=") + value),
+           "tar: has no option labels=", "list sources");
+  const Error braces = opened("tar:" + server.url("/{a,b}.tar?Signature=secret"));
+  expect(braces, "braces expand to numbers only", "{000..003}");
+  EXPECT_EQ(braces.where(), server.url("/{a,..."));
+}
+
+}  // namespace
+}  // namespace saturate
