@@ -96,14 +96,15 @@ TEST(DecodingLine, SaysWhyFewAreDecodedOnTheGpuAndWhatHelps) {
   EXPECT_EQ(line(80, 0), "the GPU decoded 100.0 % of 80 images");
   EXPECT_EQ(line(90, 10), "the GPU decoded 90.0 % of 100 images, loader threads the others");
   EXPECT_EQ(line(40, 60),
-            "the GPU decoded 40.0 % of 100 images, loader threads the others: these images have "
-            "neither segments nor an entry in data.index, which only baseline JPEGs can have. Run "
-            "`saturate data index 'folder:/my photos'` before training, or train on what `saturate "
-            "data pack` writes");
+            "the GPU decoded 40.0 % of 100 images, loader threads the others: these images had "
+            "neither segments nor an entry in data.index, which a baseline JPEG gets when it is "
+            "first decoded. `saturate data index 'folder:/my photos'` makes all entries "
+            "beforehand, and `saturate data pack` writes segments");
+  EXPECT_TRUE(line(9996, 4).starts_with("the GPU decoded 99.9 % of")) << line(9996, 4);
   recipe.data.index = {IndexMode::kFile, "/a/b.points"};
   EXPECT_TRUE(has("photos' --out /a/b.points`")) << line(40, 60);
   recipe.data.index = {IndexMode::kOff, ""};
-  EXPECT_TRUE(has("Set data.index=auto and run `saturate data index")) << line(40, 60);
+  EXPECT_TRUE(has("Set data.index=auto. `saturate data index")) << line(40, 60);
   recipe.augment.size = 64;
   EXPECT_TRUE(has("data.index=auto") && has("augment.size 64")) << line(40, 60);
   recipe.data.source = "shard:a.shard";

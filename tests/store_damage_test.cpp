@@ -10,6 +10,7 @@
 #include <string>
 
 #include "data/export.h"
+#include "saturate/data/input.h"
 #include "saturate/data/loader.h"
 #include "store/cache_space.h"
 #include "store/extent_cache.h"
@@ -51,6 +52,11 @@ class StoreDamage : public ::testing::Test {
     StoreEnv with_store(env(), std::move(from));
     return open_dataset(with_store, kind + ":" + server.url("/" + kind));
   }
+  static std::unique_ptr<Dataset> in_memory(std::unique_ptr<Dataset> data) {
+    CacheOptions options;
+    options.mode = CacheMode::kRam;
+    return cache_dataset(std::move(data), options);
+  }
   std::string epochs(const Dataset& data) {
     LoaderOptions options;
     options.batch = 8;
@@ -86,6 +92,10 @@ TEST_F(StoreDamage, SamplesAreFetchedAgain) {
     damage(600);
     EXPECT_EQ(epochs(*data), expected) << kind;
     first->flush();
+    server.tamper({});
+    const auto held = in_memory(open(kind, store("other cache")));
+    damage(600);
+    EXPECT_EQ(epochs(*held), expected) << kind;
     // The cache holds good bytes.
     server.tamper({});
     const auto later = store();
@@ -120,6 +130,7 @@ TEST_F(StoreDamage, OnlyTheRangesOfTheDamagedPartLeaveTheCache) {
     for (const uint64_t offset : {0, 100, 200}) cache.write_later(identity, offset, bytes);
   cache.remove("object", 100, 100);
   cache.remove(grouped, 0, 100);
+  cache.flush();
   std::vector<std::byte> out(100);
   for (const uint64_t offset : {0, 100, 200}) {
     EXPECT_EQ(cache.read("object", offset, out), offset != 100) << offset;
@@ -147,6 +158,7 @@ TEST_F(StoreDamage, AFolderThatCannotBeACacheIsRefused) {
     });
     EXPECT_EQ(error.kind(), ErrorKind::kUsage) << bad;
     EXPECT_NE(std::string(error.what()).find("data.cache_dir"), std::string::npos) << error.what();
+    EXPECT_EQ(std::string(error.what()).find("KEY:SECRET"), std::string::npos) << error.what();
   }
 }
 

@@ -117,6 +117,7 @@ int bench_allreduce(const AllreduceArguments& arguments) {
   bind_process(world, true);
   BenchReport report{"allreduce", {}};
   const at::Device best = resolve_device("auto");
+  silence_libtorch();
   Group group(world, {}, best);
   for (const Placement& placed : placements(group, best))
     for (double kib : arguments.kib)

@@ -110,9 +110,15 @@ Checkpoint read_saved_model(Env& env, const SavedModelArguments& arguments, std:
       print_warning, &path);
 }
 
+void silence_libtorch() {
+  setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
+  c10::initLogging();
+}
+
 std::shared_ptr<Group> join_group(const Recipe& recipe) {
   const World world = this_world();
   if (world.size == 1) return nullptr;
+  silence_libtorch();
   bind_process(world, recipe.train.device != "cpu",
                recipe.distributed.backend == CollectiveBackend::kGloo);
   return std::make_shared<Group>(world, recipe.distributed, resolve_device(recipe.train.device));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/cancel.h"
+#include "base/printable.h"
 #include "saturate/data/error.h"
 #include "saturate/data/recipe.h"
 
@@ -95,19 +96,24 @@ int interrupted_code();
 struct Stopped {};
 void require_running();
 
-// Calls body(), whose waits for stores a signal cancels. Its failure after a signal is only that of
-// a cancelled wait, and ends the command as require_running() does.
+// Calls body(). A signal cancels its waits for stores, and then ends the command as
+// require_running() does; any other failure after the signal is printed before.
 template <class Body>
 auto until_stopped(const Body& body) {
   const CancelScope scope([] { return stop_signal() != 0; });
   try {
     return body();
-  } catch (const Error&) {
-    require_running();
-    throw;
+  } catch (const Error& error) {
+    if (stop_signal() == 0) throw;
+    if (error.reason() != kCancelledWait)
+      print_log(LogLevel::kInfo, "saturate", printable(error.what()));
+    throw Stopped();
   }
 }
 
+// c10d logs each lost connection with a stack trace; Group reports the failure in one line.
+// TORCH_CPP_LOG_LEVEL shows the log. REQUIRES: no other thread has started.
+void silence_libtorch();
 // Binds this process to its part of the machine, and waits for the others; null if it is alone.
 std::shared_ptr<Group> join_group(const Recipe& recipe);
 

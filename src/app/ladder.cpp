@@ -65,6 +65,7 @@ std::unique_ptr<Group> join_ladder(const LadderArguments& arguments) {
   DistributedOptions options;
   options.backend = CollectiveBackend::kGloo;
   options.timeout_s = kLongestWait + arguments.options.seconds;
+  silence_libtorch();
   return std::make_unique<Group>(world, options, at::kCPU);
 }
 

@@ -89,7 +89,7 @@ std::terminate_handler standard_end;
       _exit(report_no_memory(static_cast<int>(saturate::ErrorKind::kRun)));
     } catch (const c10::Error& error) {  // of a thread of LibTorch, such as NCCL's watchdog
       const std::string text = "LibTorch: " + saturate::first_line(error.what());
-      saturate::print_log(saturate::LogLevel::kInfo, "saturate", saturate::printable(text));
+      saturate::print_log(saturate::LogLevel::kError, "saturate", saturate::printable(text));
       std::abort();
     } catch (...) {
     }

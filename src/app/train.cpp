@@ -12,6 +12,7 @@
 #include "base/cancel.h"
 #include "base/printable.h"
 #include "reduce/binding.h"
+#include "reduce/heartbeat.h"
 #include "run/checkpoint.h"
 #include "run/made_folder.h"
 #include "run/setup.h"
@@ -97,19 +98,6 @@ Recipe recipe_of(Env& env, const TrainArguments& arguments) {
                        : load_recipe(env, path, arguments.overrides);
 }
 
-// A run stopped during set-up, for example while copying data.
-std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainerOptions& options) {
-  const CancelScope scope([] { return stop_signal() != 0; });
-  try {
-    return std::make_unique<Trainer>(env, recipe, options);
-  } catch (const Error& error) {
-    if (stop_signal() == 0) throw;
-    if (options.group) options.group->report_failure("it was stopped");
-    print_log(LogLevel::kInfo, "saturate", printable(error.what()));
-    return nullptr;
-  }
-}
-
 int print_recipe(Env& env, const Recipe& recipe) {
   const auto data = open_dataset(env, recipe.data.source, recipe.data.store_options());
   const at::Device device = resolve_device(recipe.train.device);
@@ -145,6 +133,26 @@ void choose_folder(Env& env, const TrainArguments& arguments, TrainerOptions& op
   options.resume = chosen.resume;
 }
 
+// Chooses the folder and makes the trainer; null if a signal stopped that, for example while
+// copying data. A start that fails removes the folder if it made it.
+std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainArguments& arguments,
+                                TrainerOptions& options) {
+  const CancelScope scope([] { return stop_signal() != 0; });
+  std::optional<MadeFolder> made;
+  try {
+    choose_folder(env, arguments, options, made);
+    auto trainer = std::make_unique<Trainer>(env, recipe, options);
+    if (made) made->keep();
+    return trainer;
+  } catch (const std::exception& error) {
+    if (made && made->is_new()) report_folder("");
+    if (stop_signal() == 0 || !dynamic_cast<const Error*>(&error)) throw;
+    if (options.group) options.group->report_failure("it was stopped");
+    print_log(LogLevel::kInfo, "saturate", printable(error.what()));
+    return nullptr;
+  }
+}
+
 void print_result(const TrainResult& result, const Trainer& trainer, const std::string& folder) {
   fmt::print("{}", format_summary(result));
   fmt::print("\nrun folder  {}\n", printable(folder));
@@ -154,13 +162,10 @@ void print_result(const TrainResult& result, const Trainer& trainer, const std::
 }
 
 int run(Env& env, const Recipe& recipe, const TrainArguments& arguments, TrainerOptions& options) {
-  std::optional<MadeFolder> made;
-  choose_folder(env, arguments, options, made);
   const bool first = !options.group || options.group->rank() == 0;
   if (arguments.quiet) options.progress = Progress::Style::kSilent;
-  const auto trainer = set_up(env, recipe, options);
+  const auto trainer = set_up(env, recipe, arguments, options);
   if (!trainer) return interrupted_code();
-  if (made) made->keep();
   if (first) note_run_folder(env, options.out);
   TrainResult result;
   try {

@@ -30,7 +30,7 @@ bool is_cancelled() {
 }
 
 void fail_cancelled(const std::string& where) {
-  fail(ErrorKind::kRun, "the wait was cancelled", where, "Run it again");
+  fail(ErrorKind::kRun, kCancelledWait, where, "Run it again");
 }
 
 }  // namespace saturate

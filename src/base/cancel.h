@@ -26,8 +26,9 @@ class CancelScope {
 // The test of this thread, for the scopes of threads that work for it; may be empty.
 const CancelTest& cancel_test();
 bool is_cancelled();
-// Fails with kRun, naming what was waited for.
+// Fails with kRun and this reason, naming what was waited for.
 [[noreturn]] void fail_cancelled(const std::string& where);
+inline constexpr const char* kCancelledWait = "the wait was cancelled";
 
 // How long a thread waits between two looks at its test.
 constexpr std::chrono::milliseconds kCancelLook{50};

@@ -315,6 +315,12 @@ std::unique_ptr<FileLock> PosixEnv::lock(const std::string& path) {
          "in use by process " + (length > 0 ? std::string(holder) : std::string("unknown")), path,
          "Wait until it has ended, or end it");
   }
+  // Its owner may have removed it meanwhile, and another process made it again.
+  struct stat held, named;
+  if (::fstat(fd.get(), &held) != 0) fail_system(ErrorKind::kRun, "lock", path);
+  if (::stat(path.c_str(), &named) != 0 || held.st_ino != named.st_ino ||
+      held.st_dev != named.st_dev)
+    return lock(path);
   // Only for the message above: a failure to write it is harmless.
   const std::string pid = std::to_string(::getpid());
   if (::ftruncate(fd.get(), 0) == 0) (void)!::pwrite(fd.get(), pid.data(), pid.size(), 0);

@@ -22,8 +22,12 @@ HostStart find_host(std::string_view url) {
   const std::string_view rest = url.substr(begin);
   const std::string_view authority = rest.substr(0, rest.find_first_of("/?#"));
   const size_t colon = authority.rfind(':');
-  const bool has_port = colon == std::string_view::npos || authority.front() == '[' ||
-                        authority.find_first_not_of("0123456789", colon + 1) == authority.npos;
+  const std::string scheme = lower_case(url.substr(0, mark));
+  const bool is_bucket = scheme.ends_with("s3") || scheme.ends_with("gs");  // which has no port
+  const bool has_port =
+      colon == std::string_view::npos ||
+      (!is_bucket && (authority.front() == '[' ||
+                      authority.find_first_not_of("0123456789", colon + 1) == authority.npos));
   const size_t at = (has_port ? authority : rest).rfind('@');
   if (at != std::string_view::npos) return {begin, begin + at + 1};
   return {begin, begin, !has_port};
@@ -58,7 +62,7 @@ bool has_signature(std::string_view text) {
 
 bool has_user_info(std::string_view url) {
   const HostStart found = find_host(url);
-  return found.host > found.begin;
+  return found.host > found.begin || found.is_cut;
 }
 
 std::string url_name(std::string_view url) {

@@ -11,7 +11,8 @@ bool is_signing(std::string_view parameter);
 // Whether such a parameter follows a "?" or "&" in the text.
 bool has_signature(std::string_view text);
 
-// Whether a user name or password comes before the host or bucket, as in s3://KEY:SECRET@BUCKET/X.
+// Whether a user name or password comes before the host or bucket, as in s3://KEY:SECRET@BUCKET/X,
+// or may do so: a colon follows the host without a port.
 bool has_user_info(std::string_view url);
 
 // The URL for messages: without user information, without the query and fragment of http(s), and

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <atomic>
 #include <fstream>
+#include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "data/read_sample.h"
 #include "data/scratch_pool.h"
@@ -79,15 +82,21 @@ class CachedDataset : public WrappedSource<Dataset> {
       if (const Kept* kept = slot) held -= kept->bytes();
       delete slot;
     }
+    for (const auto& [index, kept] : dropped_)
+      if (kept) held -= kept->bytes();
   }
 
   size_t size() const override { return slots_.size(); }
   uint64_t request_bytes() const override { return UINT64_MAX; }  // it keeps whole samples
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     if (look_ahead() == 0) return source_->advise(advice, first, count);
-    for (size_t i = first; i < first + count; ++i)
-      if (advice == ReadAdvice::kDamaged || !slots_[i].load(std::memory_order_acquire))
-        source_->advise(advice, i, 1);
+    for (size_t i = first; i < first + count; ++i) {
+      if (advice == ReadAdvice::kDamaged)
+        drop(i);
+      else if (slots_[i].load(std::memory_order_acquire))
+        continue;
+      source_->advise(advice, i, 1);
+    }
   }
 
   void read(size_t index, Sample& out) const override {
@@ -108,6 +117,11 @@ class CachedDataset : public WrappedSource<Dataset> {
   }
 
  private:
+  // A damaged sample is read again once; its readers may still use the copy.
+  void drop(size_t index) const {
+    const MutexLock lock(mutex_);
+    if (dropped_.try_emplace(index).second) dropped_[index].reset(slots_[index].exchange(nullptr));
+  }
   struct Scratch {
     Decoder decoder;
     Sample sample;
@@ -168,7 +182,9 @@ class CachedDataset : public WrappedSource<Dataset> {
   const bool decodes_;
   const uint64_t limit_;  // of held
   mutable std::atomic<bool> full_{false};
-  mutable std::vector<std::atomic<Kept*>> slots_;  // by sample; entries never change once set
+  mutable std::vector<std::atomic<Kept*>> slots_;  // by sample; entries change only by drop()
+  mutable Mutex mutex_;
+  mutable std::map<size_t, std::unique_ptr<const Kept>> dropped_ GUARDED_BY(mutex_);
   mutable ScratchPool<Scratch> scratch_;
 };
 

@@ -51,8 +51,8 @@ struct Loader::State {
   BatchRing ring;
   size_t taken = 0;   // batches of the epoch already consumed or skipped
   bool ended = true;  // stop() was called since the epoch began
-  // The first sample of the epoch's order that has failed and must not be skipped: none from there
-  // on is read any more.
+  // The first sample of the epoch's order that has failed and must not be skipped: none after it is
+  // begun, and their waits end.
   std::atomic<size_t> failed_at{SIZE_MAX};
   std::exception_ptr failure;  // the error that ended the epoch; consumer only
   uint32_t epoch = 0;          // consumer only

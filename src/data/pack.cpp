@@ -161,7 +161,7 @@ std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
   require(options.threads > 0, "no thread", "--threads", "Give 1 or more");
   const auto colon = options.out.find(':');
   if (colon == std::string::npos || colon + 1 == options.out.size() || is_store_url(options.out))
-    fail(ErrorKind::kUsage, "it does not name a format and a file", "--out",
+    fail(ErrorKind::kUsage, "no format and file are named", "--out",
          "Write shard:FILE, lmdb:FOLDER or tar:FILE; FILE may be s3://BUCKET/KEY");
   const auto& writer = find_entry(std::span<const RegistryEntry<OpenWriter>>(kWriters),
                                   options.out.substr(0, colon), "--out");

@@ -82,7 +82,7 @@ void check_part(Env& env, const std::string& before, const std::string& part,
   if (is_store_url(part) || find_range(part) || env.exists(part)) return;
   if (is_web_url(before) && before.find('?') != std::string::npos)
     fail(ErrorKind::kUsage,
-         "commas separate paths, and after one in its query comes neither a URL nor a file",
+         "a comma in the query separates paths, and what follows it is neither a URL nor a file",
          store_name(before), "Write a comma of a query as %2C");
   if (is_store_url(before) && opens_brace(before))
     fail(ErrorKind::kUsage, "braces expand to numbers only, and a comma in them separates paths",

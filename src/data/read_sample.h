@@ -7,8 +7,11 @@ namespace saturate {
 
 // Dataset::read(), with an empty name set to "sample INDEX". Any exception other than
 // saturate::Error and out of memory becomes a kData error that names the sample and may be skipped,
-// as does a label that is not an index into classes(). `rows`: all, or as of Dataset::read_rows().
-void read_sample(const Dataset& dataset, size_t index, Sample& out, ImageRows rows = {});
+// as does a label that is not an index into classes(). A sample that comes damaged from far away is
+// read once more.
+void read_sample(const Dataset& dataset, size_t index, Sample& out);
+// The same without that. `rows`: all, or as of Dataset::read_rows().
+void read_sample_once(const Dataset& dataset, size_t index, Sample& out, ImageRows rows = {});
 // The same for Dataset::decoded(); null if that is.
 const DecodedSample* decoded_sample(const Dataset& dataset, size_t index);
 

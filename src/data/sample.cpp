@@ -8,6 +8,7 @@
 
 #include "base/printable.h"
 #include "data/read_sample.h"
+#include "data/read_undamaged.h"
 #include "image/segmented_jpeg.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/error.h"
@@ -175,7 +176,11 @@ void require_fields(const Dataset& dataset, size_t index, const Sample& sample) 
 
 }  // namespace
 
-void read_sample(const Dataset& dataset, size_t index, Sample& out, ImageRows rows) {
+void read_sample(const Dataset& dataset, size_t index, Sample& out) {
+  read_undamaged(dataset, index, 1, [&] { read_sample_once(dataset, index, out); });
+}
+
+void read_sample_once(const Dataset& dataset, size_t index, Sample& out, ImageRows rows) {
   out.name.clear();
   naming_sample(index, out.name, [&] {
     rows.is_all() ? dataset.read(index, out) : dataset.read_rows(index, rows, out);

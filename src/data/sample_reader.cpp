@@ -89,10 +89,10 @@ std::byte* SampleReader::place_of_pixels(std::byte* out) {
 void SampleReader::read_tensors(uint32_t epoch, BatchSample& sample, const SequenceExtent& extent,
                                 const std::function<std::byte*(size_t)>& address) {
   name_ = &sample_.name;
-  read_undamaged(dataset_, sample.index, 1, [&] {
+  {
     const Span span("read");
     read_sample(dataset_, sample.index, sample_);
-  });
+  }
   sample.label = sample_.label;
   sample.effects.count = 0;
   sample.stored = {};
@@ -166,7 +166,7 @@ void SampleReader::read_encoded(uint32_t epoch, uint32_t index, const PixelForma
                                 std::byte* out) {
   {
     const Span span("read");
-    read_sample(dataset_, index, sample_, rows_ ? rows_->of(index) : ImageRows());
+    read_sample_once(dataset_, index, sample_, rows_ ? rows_->of(index) : ImageRows());
   }
   const Span span("decode and cut");
   // A shifted image is resized before it is cut, which only the exact path does.

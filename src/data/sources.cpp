@@ -127,8 +127,16 @@ std::string scheme_of_url(const std::string& url) {
   return name.ends_with(".tar") ? "tar" : "";
 }
 
-// The paths and options of a source: after its scheme, of a split after its two fields.
+bool is_programs_own(const std::string& uri) {
+  return std::ranges::any_of(
+      dataset_sources().subspan(std::size(kSources)),
+      [&](const auto& entry) { return uri.starts_with(std::string(entry.name) + ":"); });
+}
+
+// The paths and options of a source: after its scheme, of a split after its two fields; "" for a
+// program's own.
 std::string path_of_source(const std::string& uri) {
+  if (is_programs_own(uri)) return "";
   const size_t colon = uri.find(':');
   if (colon == std::string::npos || !is_source(uri.substr(0, colon))) return uri;
   std::string rest = uri.substr(colon + 1);
@@ -172,14 +180,9 @@ std::unique_ptr<Dataset> open_far(Env& env, const std::string& uri, const StoreO
 }  // namespace
 
 std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri, const StoreOptions& store) {
-  const bool is_programs_own = std::ranges::any_of(
-      dataset_sources().subspan(std::size(kSources)),
-      [&](const auto& entry) { return uri.starts_with(std::string(entry.name) + ":"); });
-  if (!is_programs_own) {
-    const std::string paths = path_of_source(uri);
-    check_urls(env, paths);
-    if (is_store_url(paths)) return open_far(env, uri, store);
-  }
+  const std::string paths = path_of_source(uri);
+  check_urls(env, paths);
+  if (is_store_url(paths)) return open_far(env, uri, store);
   const size_t colon = uri.find(':');
   const std::string scheme = scheme_of_source(env, uri);
   if (scheme.empty() && colon == std::string::npos)

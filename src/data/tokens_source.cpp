@@ -83,9 +83,8 @@ class TokensSource : public IndexedSource {
       look_ahead_ = std::max(look_ahead_, file.file->look_ahead());
     }
     const auto is_empty = [](const TokenFile& file) { return file.tokens == 0; };
-    if (std::ranges::all_of(files_, is_empty))
-      fail(ErrorKind::kData, "the file holds no tokens", files_.front().path,
-           "Write or upload it again");
+    if (const auto file = std::ranges::find_if(files_, is_empty); file != files_.end())
+      fail(ErrorKind::kData, "the file holds no tokens", file->path, "Write or upload it again");
     if (size_ == 0)
       fail(ErrorKind::kData,
            "there are fewer tokens than a sample has, " + std::to_string(context) + " and one more",

@@ -1,11 +1,7 @@
-// Signals and messages that c10d must not cause in its process.
+// SIGPIPE, which c10d must not cause in its process.
 #pragma once
 
-#include <c10/util/Logging.h>
 #include <signal.h>
-
-#include <cstdlib>
-#include <mutex>
 
 namespace saturate {
 
@@ -31,15 +27,5 @@ class WithoutSigpipe {
  private:
   sigset_t pipe_, before_;
 };
-
-// c10d logs each lost connection with a stack trace; Group reports the failure in one line.
-// TORCH_CPP_LOG_LEVEL shows the log.
-inline void silence_c10d() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
-    c10::initLogging();
-  });
-}
 
 }  // namespace saturate

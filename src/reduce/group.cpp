@@ -190,7 +190,6 @@ struct Group::State {
 Group::Group(const World& world, const DistributedOptions& options, const at::Device& device)
     : world_(world), device_(device), state_(std::make_unique<State>()) {
   const milliseconds timeout(int64_t(options.timeout_s * 1e3));
-  silence_c10d();
   const WithoutSigpipe without_sigpipe;
   guard("connecting to the other processes", [&] {
     state_->store = rendezvous(world, timeout);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -21,12 +22,13 @@ std::optional<double> device_share(int64_t on_device, int64_t by_loader) {
 
 class DecodedShare : public Observer {
  public:
-  explicit DecodedShare(const Feeder& feeder) : feeder_(feeder) {}
+  explicit DecodedShare(const Feeder& feeder)
+      : feeder_(feeder), begin_(feeder.decoded()), closed_(begin_) {}
   void on_record(MetricsRecord& record, ObserverContext& context) override {
     const bool is_epoch = record.kind == "epoch";
     if (!is_epoch && record.kind != "end") return;
     const DecodedImages now = feeder_.decoded();
-    const DecodedImages begin = is_epoch ? std::exchange(closed_, now) : DecodedImages();
+    const DecodedImages begin = is_epoch ? std::exchange(closed_, now) : begin_;
     if (const auto share =
             device_share(now.on_device - begin.on_device, now.by_loader - begin.by_loader))
       context.log("gpu_decoded", *share);
@@ -34,7 +36,8 @@ class DecodedShare : public Observer {
 
  private:
   const Feeder& feeder_;
-  DecodedImages closed_;  // up to the last "epoch" record
+  const DecodedImages begin_;  // of the initialisation
+  DecodedImages closed_;       // up to the last "epoch" record
 };
 
 // From the recipe alone: the loader does not count its images by what keeps them from the GPU.
@@ -42,7 +45,7 @@ std::string reason_of_few(const Recipe& recipe) {
   const std::string& source = recipe.data.source;
   const CropKind crop = recipe.augment.crop;
   if (crop == CropKind::kPad || crop == CropKind::kLetterbox)
-    return fmt::format("they decode all for augment.crop={}. Set data.decode_device=cpu",
+    return fmt::format("with augment.crop={} they decode all. Set data.decode_device=cpu",
                        crop == CropKind::kPad ? "pad" : "letterbox");
   const bool is_small = recipe.augment.size.area() < kSmallArea;
   const std::string larger =
@@ -53,18 +56,18 @@ std::string reason_of_few(const Recipe& recipe) {
   const IndexOptions& index = recipe.data.index;
   const bool is_off = index.mode == IndexMode::kOff;
   std::string text = is_off ? "data.index is off, and these images have no segments"
-                            : "these images have neither segments nor an entry in data.index, "
-                              "which only baseline JPEGs can have";
+                            : "these images had neither segments nor an entry in data.index, which "
+                              "a baseline JPEG gets when it is first decoded";
   if (is_small) text += "; and " + larger;
   text += ". ";
   if (source == fmt::format("{}:", kOwnObject))
     return text + "Train on what `saturate data pack` writes";
   const std::string out =
       index.mode == IndexMode::kFile ? " --out " + shell_word(index.path) : std::string();
+  if (is_off) text += "Set data.index=auto. ";
   return text + fmt::format(
-                    "{} `saturate data index {}{}` before training, or train on what `saturate "
-                    "data pack` writes",
-                    is_off ? "Set data.index=auto and run" : "Run",
+                    "`saturate data index {}{}` makes all entries beforehand, and `saturate data "
+                    "pack` writes segments",
                     shell_word(without_queries(source)), out);
 }
 
@@ -75,11 +78,14 @@ std::shared_ptr<Observer> make_decoding_observer(const Feeder& feeder) {
 }
 
 std::string decoding_line(const DecodedImages& decoded, const Recipe& recipe) {
+  if (recipe.data.decode_device == DecodeDevice::kCuda &&
+      recipe.data.cache.mode == CacheMode::kDevice)
+    return "no effect, since data.cache=device holds decoded images";
   const auto [on_device, by_loader] = decoded;
   const auto share = device_share(on_device, by_loader);
   if (!share) return "";
-  std::string text =
-      fmt::format("the GPU decoded {:.1f} % of {} images", 100 * *share, on_device + by_loader);
+  std::string text = fmt::format("the GPU decoded {:.1f} % of {} images",
+                                 std::floor(1000 * *share) / 10, on_device + by_loader);
   if (by_loader > 0) text += ", loader threads the others";
   return *share < kGoodShare ? text + ": " + reason_of_few(recipe) : text;
 }

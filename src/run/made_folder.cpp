@@ -7,21 +7,37 @@ namespace saturate {
 
 MadeFolder::MadeFolder(Env& env, const std::string& path) : env_(env), lock_(path + kFolderLock) {
   for (const std::string& inner : {lock_, path + kLauncherNote, path + "/checkpoints"})
-    if (!env.exists(inner)) made_.emplace_back(inner);
+    if (!env.exists(inner)) inner_.emplace_back(inner);
   for (std::filesystem::path at = path; !at.empty() && !env.exists(at); at = at.parent_path())
-    made_.push_back(at);
-  env.make_directories(path);
+    folders_.push_back(at);
+  try {
+    env.make_directories(path);
+  } catch (...) {
+    remove(folders_);
+    throw;
+  }
 }
 
 MadeFolder::~MadeFolder() {
-  if (made_.empty()) return;
+  if (inner_.empty() && folders_.empty()) return;
   try {
-    const auto lock = env_.lock(lock_);
-    std::error_code ignored;
-    for (const auto& path : made_) std::filesystem::remove(path, ignored);
+    auto lock = env_.lock(lock_);
+    remove(inner_);
+    lock.reset();  // NFS keeps a file that is open, and with it the folder
+    remove(folders_);
   } catch (const std::exception&) {
     // In use, or gone already.
   }
+}
+
+void MadeFolder::remove(const std::vector<std::filesystem::path>& paths) {
+  std::error_code ignored;
+  for (const auto& path : paths) std::filesystem::remove(path, ignored);
+}
+
+void MadeFolder::keep() {
+  inner_.clear();
+  folders_.clear();
 }
 
 }  // namespace saturate

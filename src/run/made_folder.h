@@ -1,4 +1,5 @@
-// A run's folder, which a start that fails does not leave behind.
+// A run's folder, which a start that fails does not leave behind. It is removed past Env, which
+// removes no empty folders.
 #pragma once
 
 #include <filesystem>
@@ -9,27 +10,31 @@
 
 namespace saturate {
 
-// In the run's folder: locked by the process that it belongs to; names torchrun's process.
+// In the run's folder: what the process that it belongs to locks; a note of torchrun's process.
 inline constexpr const char* kFolderLock = "/.lock";
 inline constexpr const char* kLauncherNote = "/.launcher";
 
 class MadeFolder {
  public:
-  // Makes the folder, and parents of it, where they are missing.
+  // Makes the folder, and parents of it, where they are missing. If that fails, none is left.
   MadeFolder(Env& env, const std::string& path);
   // Unless kept, removes what was not there before: folders if they are empty, the lock and the
-  // note. Does nothing while the folder is another process's.
+  // note. Does nothing while another process has locked the folder.
   ~MadeFolder();
   MadeFolder(const MadeFolder&) = delete;
   MadeFolder& operator=(const MadeFolder&) = delete;
 
+  // The folder was not there before.
+  bool is_new() const { return !folders_.empty(); }
   // The run has started.
-  void keep() { made_.clear(); }
+  void keep();
 
  private:
+  static void remove(const std::vector<std::filesystem::path>& paths);
+
   Env& env_;
   const std::string lock_;
-  std::vector<std::filesystem::path> made_;  // in the order of their removal
+  std::vector<std::filesystem::path> inner_, folders_;  // in the order of their removal
 };
 
 }  // namespace saturate

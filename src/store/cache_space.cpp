@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -19,7 +20,7 @@ namespace {
 
 constexpr uint64_t kSpaceMagic = 0x3145434150535453;  // "STSPACE1"
 constexpr int64_t kMostWait = 30'000'000'000;         // ns
-constexpr int64_t kCancelledWait = 1'000'000'000;     // ns, for processes that end together
+constexpr int64_t kEndingWait = 1'000'000'000;        // ns, for processes that end together
 constexpr int64_t kQuietWait = 3'000'000'000;         // ns
 constexpr int64_t kWaitStep = 100'000;                // ns
 
@@ -35,7 +36,8 @@ constexpr off_t kWantedAt = sizeof(SpaceRecord);  // a byte: 1 if a process wait
 }
 
 [[noreturn]] void fail_held(const std::string& path) {
-  fail_space(path, "another process holds the lock", "End it, or use another data.cache_dir");
+  fail_space(path, "another process holds the lock",
+             "Wait until it has ended, or use another data.cache_dir");
 }
 
 // Whoever may write the folder may write the file, whatever the umask of its first user.
@@ -89,12 +91,12 @@ void CacheSpace::set_wanted(char wanted) {
 
 void CacheSpace::take(int64_t until_ns) {
   const int64_t begin = env_.now_ns();
-  bool told = false;
+  static std::atomic<bool> told{false};
   while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) fail_space(path_, std::strerror(errno));
     const int64_t now = env_.now_ns();
-    if (now > until_ns || (now > begin + kCancelledWait && is_cancelled())) fail_held(path_);
-    if (now > begin + kQuietWait && !std::exchange(told, true))
+    if (now > until_ns || (now > begin + kEndingWait && is_cancelled())) fail_held(path_);
+    if (now > begin + kQuietWait && !told.exchange(true))
       print_warning(path_ + ": waiting for another process, which has locked the cache");
     set_wanted(1);
     env_.sleep_ns(kWaitStep);

@@ -108,6 +108,7 @@ bool ExtentCache::plan(const std::string& identity, uint64_t offset, uint64_t le
     if (next_use != ReadAdvice::kUnknown && !is_off())
       planned_[entry_hash(folder, name)] = next_use;
     if (known_.contains(entry_hash(folder, name))) return true;
+    if (bad_.contains(entry_hash(folder, name))) return false;
   }
   return env_.exists(folder_ + "/" + folder + "/" + name);  // another process may have written it
 }
@@ -138,6 +139,10 @@ bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<s
   const std::string folder = folder_of(identity), name = entry_name(number, out.size());
   const std::string path = folder_ + "/" + folder + "/" + name;
   const uint64_t hash = entry_hash(folder, name);
+  {
+    const MutexLock lock(mutex_);
+    if (bad_.contains(hash)) return false;
+  }
   try {
     const bool exists = env_.exists(path);
     const auto file = exists ? env_.open_readable(path) : nullptr;
@@ -168,35 +173,6 @@ bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<s
   is_stale_ |= known_.contains(hash);  // it was deleted, perhaps with others, or is damaged
   drop(hash);
   return false;
-}
-
-void ExtentCache::remove(const std::string& identity, uint64_t offset, uint64_t length) {
-  const std::string folder = folder_of(identity);
-  const bool has_group = object_begin(identity) > 0;  // then numbers are hashes
-  const auto begins_there = [&](uint64_t number) {
-    if (!has_group) return number >= offset && number - offset < length;
-    for (uint64_t i = 0; i < length; i += tuning_.read_bytes)
-      if (number == entry_number(identity, offset + i)) return true;
-    return false;
-  };
-  flush();
-  try {
-    CacheSpace space(env_, folder_);
-    look(space);
-    const MutexLock lock(mutex_);
-    const auto entries = list(folder);
-    for (const FileInfo& entry : entries ? *entries : std::vector<FileInfo>()) {
-      const auto range = parse_entry(entry.name);
-      if (!range || !begins_there(range->number)) continue;
-      drop(entry_hash(folder, entry.name));
-      remove_counted(space, folder_ + "/" + folder + "/" + entry.name,
-                     room_of_entry(range->length));
-    }
-    seen_used_ = space.used;
-    space.commit();
-  } catch (const Error& error) {
-    note_failure(error.what());
-  }
 }
 
 void ExtentCache::write_later(const std::string& identity, uint64_t offset, const Bytes& bytes) {

@@ -30,6 +30,7 @@
 #include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "saturate/data/env.h"
+#include "store/cache_names.h"
 #include "store/cache_space.h"
 #include "store/store_tuning.h"
 
@@ -51,7 +52,8 @@ class ExtentCache {
   bool plan(const std::string& identity, uint64_t offset, uint64_t length, uint64_t next_use);
   // Fills `out` with the range from `offset`; false if it is not there or damaged.
   bool read(const std::string& identity, uint64_t offset, std::span<std::byte> out);
-  // Removes the ranges that begin in this one, after writing what is pending.
+  // Removes a damaged range that was read as a whole, once: if it is damaged again, it is so in the
+  // store. Nothing reads it meanwhile.
   void remove(const std::string& identity, uint64_t offset, uint64_t length) TAKES_LOCK(mutex_);
   // Writes the range from `offset` later, on another thread. Skips it if too much is pending, or if
   // the budget is used up by ranges that are not evicted for it.
@@ -92,6 +94,7 @@ class ExtentCache {
   bool is_running(const std::string& process) NEEDS_LOCK(mutex_);
   bool is_used_by_others(const std::vector<FileInfo>& entries) NEEDS_LOCK(mutex_);
   void write(const std::string& identity, uint64_t offset, std::span<const std::byte> bytes);
+  void remove_files(const std::string& folder, const std::vector<EntryRange>& ranges);
   // The range is in the folder.
   void note(const std::string& folder, uint64_t number, uint64_t length, uint64_t next_use)
       NEEDS_LOCK(mutex_);
@@ -122,7 +125,7 @@ class ExtentCache {
   uint64_t budget_ = 0;        // bytes; constant once constructed
   std::atomic<uint64_t> pending_{0}, hits_{0}, hit_bytes_{0}, damaged_{0}, counter_{0};
   std::atomic<int64_t> paused_until_ns_{INT64_MIN};
-  std::atomic<bool> ending_{false};  // no process that holds the cache is waited for
+  std::atomic<bool> ending_{false};  // a process that holds the cache is waited for 1 s
   mutable Mutex mutex_;
   std::unique_ptr<FileLock> lock_ GUARDED_BY(mutex_);  // taken with the first mark
   std::set<std::string> running_ GUARDED_BY(mutex_);   // other processes, when last asked
@@ -130,7 +133,9 @@ class ExtentCache {
   // Ranges in the folder, by a hash; end(): not in the order.
   std::unordered_map<uint64_t, Order::iterator> known_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, uint64_t> planned_ GUARDED_BY(mutex_);  // next uses, by hash
-  std::set<std::string> in_use_ GUARDED_BY(mutex_);                    // folders of objects
+  // Ranges that were damaged, by hash: those still to be removed, and all.
+  std::set<uint64_t> bad_ GUARDED_BY(mutex_), removed_ GUARDED_BY(mutex_);
+  std::set<std::string> in_use_ GUARDED_BY(mutex_);  // folders of objects
   std::vector<std::string> old_ GUARDED_BY(mutex_);  // folders of objects that no process uses
   uint64_t seen_used_ GUARDED_BY(mutex_) = 0;        // CacheSpace::used, when last held
   bool is_stale_ GUARDED_BY(mutex_) = false;         // the folder has changed since the last scan

@@ -127,4 +127,42 @@ bool ExtentCache::must_scan() {
          });
 }
 
+void ExtentCache::remove(const std::string& identity, uint64_t offset, uint64_t length) {
+  const std::string folder = folder_of(identity);
+  std::vector<EntryRange> ranges;
+  for (uint64_t i = 0; i < length; i += tuning_.read_bytes) {
+    const EntryRange range{entry_number(identity, offset + i),
+                           std::min<uint64_t>(tuning_.read_bytes, length - i)};
+    const uint64_t hash = entry_hash(folder, entry_name(range.number, range.length));
+    const MutexLock lock(mutex_);
+    if (!removed_.insert(hash).second) continue;
+    const auto found = known_.find(hash);
+    if (found != known_.end() && found->second != order_.end())
+      planned_[hash] = found->second->first;
+    drop(hash);
+    bad_.insert(hash);
+    ranges.push_back(range);
+  }
+  // In turn with what is written: before that was read again.
+  if (!ranges.empty()) writer_.submit([this, folder, ranges] { remove_files(folder, ranges); });
+}
+
+void ExtentCache::remove_files(const std::string& folder, const std::vector<EntryRange>& ranges) {
+  const CancelScope scope([this] { return ending_.load(); });
+  try {
+    CacheSpace space(env_, folder_);
+    look(space);
+    for (const EntryRange& range : ranges) {
+      const std::string name = entry_name(range.number, range.length);
+      remove_counted(space, folder_ + "/" + folder + "/" + name, room_of_entry(range.length));
+      const MutexLock lock(mutex_);
+      drop(entry_hash(folder, name));
+      bad_.erase(entry_hash(folder, name));
+    }
+    commit(space);
+  } catch (const Error& error) {
+    note_failure(error.what());
+  }
+}
+
 }  // namespace saturate

@@ -46,8 +46,7 @@ class ObjectStore {
   // Those that begin in this range do not come, unless they wait already.
   void forget(const ObjectPtr& object, uint64_t offset, uint64_t length = 1);
   void forget_all(const ObjectPtr& object);
-  // The bytes that were read of this range are damaged: later reads of ranges that begin in it ask
-  // the store.
+  // The bytes that were read of this range are damaged: the next reads of it ask the store.
   void drop_copies(const ObjectPtr& object, uint64_t offset, uint64_t length);
 
   // An object of which a list told size and ETag: no request is needed to open it. `group`: names

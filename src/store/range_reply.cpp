@@ -73,7 +73,9 @@ ReplyVerdict ignored_range(const StoreObject& object) {
 // as they are. Some stores name "aws-chunked".
 std::string compression_of(const StoreObject& object, const HttpReply& reply) {
   const std::string path = lower_case(object.name);
-  if (object.location.is_bucket || path.ends_with("gz") || path.ends_with(".zst")) return "";
+  if (object.location.is_bucket || is_presigned(object.location.url) || path.ends_with("gz") ||
+      path.ends_with(".zst"))
+    return "";
   const std::string encoding = lower_case(reply.header("content-encoding"));
   for (const char* name : {"gzip", "br", "deflate", "zstd", "compress"})
     if (encoding.find(name) != std::string::npos) return name;
@@ -210,14 +212,6 @@ ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, 
   if (reply.status == 200 || reply.status == 206)
     if (ReplyVerdict verdict = judge_body(object, reply); verdict.kind != ReplyKind::kGood)
       return verdict;
-  // Some servers, such as those of Go, answer 200 for an empty file.
-  const bool is_empty = reply.status == 416   ? reply.header("content-range") == "bytes */0"
-                        : reply.status == 200 ? reply.header("content-length") == "0"
-                                              : false;
-  if (is_empty && !object.is_open && reply.error.empty()) {
-    object.is_open = true;
-    return {};
-  }
   if (reply.status == 206 && reply.too_long)
     return lie("the server sent more bytes than the " + std::to_string(length) +
                " that it was asked for");
@@ -228,6 +222,10 @@ ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, 
     return {ReplyKind::kRetry, what, "", ErrorKind::kRun};
   }
   if (reply.status == 206) return judge_content(object, offset, length, reply);
+  if (reply.status == 416 && !object.is_open && reply.header("content-range") == "bytes */0") {
+    object.is_open = true;  // of no bytes
+    return {};
+  }
   return judge_status(object, reply);
 }
 

@@ -86,17 +86,23 @@ void check_url(const std::string& url) {
 }
 
 void require_known_scheme(std::string_view path, const std::string& where) {
-  constexpr std::string_view kMeant[] = {"http", "https", "s3",   "s3a",  "gs", "gcs",
-                                         "ftp",  "ftps",  "sftp", "file", "az", "hdfs"};
+  // The first kRead are read, if they are spelt right.
+  constexpr std::string_view kMeant[] = {"http", "https", "s3",   "gs",   "ftp", "s3a",
+                                         "gcs",  "ftps",  "sftp", "file", "az",  "hdfs"};
+  constexpr int kRead = 5;
   const auto end = std::ranges::find_if_not(
       path, [](char c) { return is_letter_or_digit(c) || c == '+' || c == '-' || c == '.'; });
   const std::string_view word(path.begin(), end), rest(end, path.end());
   if (word.empty() || is_store_url(path)) return;
-  const bool is_meant = std::ranges::count(kMeant, lower_case(word)) > 0;
+  const auto meant = std::ranges::find(kMeant, lower_case(word));
+  const bool is_read = meant < kMeant + kRead;
   for (const std::string_view mark : {"://", ":/", "//", ":"})
-    if (rest.starts_with(mark) && (is_meant || mark == "://"))
+    if (rest.starts_with(mark) &&
+        (is_read || mark == "://" || (mark == ":/" && meant != std::end(kMeant))))
       fail(ErrorKind::kUsage, "unknown scheme \"" + std::string(word).append(mark) + "\"", where,
-           "Write http://, https://, s3:// or gs:// before a host or bucket");
+           lower_case(word) == "file"
+               ? "Write the path alone"
+               : "Write http://, https://, s3:// or gs:// before a host or bucket");
 }
 
 std::string unsigned_url(const std::string& url) {

@@ -97,7 +97,9 @@ constexpr long kMostConnections = 288;  // those of an ObjectStore, and some
 void set_error(HttpReply& reply, CURLcode code, const std::string& text) {
   const auto says = [&](std::string_view part) { return text.find(part) != std::string::npos; };
   reply.error = text;
-  if (code == CURLE_SSL_CONNECT_ERROR && (says("wrong version number") || says("unexpected TLS"))) {
+  if (code == CURLE_SSL_CONNECT_ERROR &&
+      (says("wrong version number") || says("packet length too long") ||
+       says("record layer failure") || says("unexpected TLS"))) {
     reply.error = "the server does not speak TLS at this port: " + text;
     reply.remedy = "Write http:// if that is right, or the port of https, in the URL or endpoint";
   } else if (code == CURLE_UNSUPPORTED_PROTOCOL && says("HTTP/0.9")) {

@@ -21,8 +21,8 @@ namespace saturate {
 struct ReadAdvice {
   // kLater is for storage that is far away: such a part is fetched after all that kSoon announces,
   // with at most half of look_ahead(). kSoon for the same part moves it to those.
-  // kDamaged: storage that is far away drops all copies of what begins in that part, so that the
-  // next read fetches it again.
+  // kDamaged: storage that is far away drops its copies of that part, which was read as a whole, so
+  // that the next read fetches it again; the copies of a file's first 512 bytes stay.
   enum Kind { kSoon, kLater, kNotAgain, kDamaged };
   static constexpr uint64_t kUnknown = UINT64_MAX;
 
@@ -118,8 +118,8 @@ class Env {
   // Makes a completed rename in this folder durable.
   virtual void sync_directory(const std::string& path) = 0;
 
-  // Locks a file, created if missing and never removed, against every other lock of it. Fails at
-  // once with kUsage, naming the process, if it is already locked.
+  // Locks a file, created if missing, against every other lock of it. Only its owner may remove it.
+  // Fails at once with kUsage, naming the process, if it is already locked.
   virtual std::unique_ptr<FileLock> lock(const std::string& path) = 0;
 
   // Monotonic, nanoseconds from an arbitrary start.
