@@ -5,14 +5,16 @@ file, and a file of an earlier run. Needs the Python package (pip install ./pyth
     bench/index_epochs.py SOURCE [--threads 2] [--rounds 5] [--json FILE]
 
 The three are measured alternately, round by round, and the files are in the page cache after the first, which is not
-counted. Prints medians; with --json writes the rows of `saturate bench`.
+counted. Prints medians; with --json writes the rows of `saturate bench`, with the checkout's commit.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import platform
 import statistics
+import subprocess
 import tempfile
 import time
 
@@ -54,7 +56,11 @@ def main():
         print(f"{row['name']:20} {row['median']:10,.0f} images/s   {row['min']:,.0f} to {row['max']:,.0f}")
     print(f"load average {os.getloadavg()[0]:.1f}, {options.threads} threads")
     if options.json:
-        options.json.write_text(json.dumps({"bench": "index_epochs", "rows": rows}, indent=2) + "\n")
+        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=pathlib.Path(__file__).parent,
+                              capture_output=True, text=True, check=True).stdout.strip()
+        host = {"system": platform.platform(), "cores": len(os.sched_getaffinity(0))}
+        report = {"bench": "index_epochs", "host": host, "commit": head, "rows": rows}
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":
