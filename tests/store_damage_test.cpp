@@ -105,9 +105,10 @@ TEST_F(StoreDamage, SamplesAreFetchedAgain) {
   }
 }
 
-TEST_F(StoreDamage, TheEndAndTheIndexOfAShardAreFetchedAgain) {
+TEST_F(StoreDamage, TheIndexOfAShardAndTheHeadersOfATarAreFetchedAgain) {
   damage(600);
-  EXPECT_EQ(open("shard", store())->size(), size_t(kImages));
+  for (const std::string kind : {"shard", "tar"})
+    EXPECT_EQ(open(kind, store())->size(), size_t(kImages)) << kind;
 }
 
 TEST_F(StoreDamage, DamageThatStaysIsAnErrorUntilTheStoreIsMended) {

@@ -1,7 +1,11 @@
 // The bytes that an archive costs: its headers are read in windows, and its samples once an epoch.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+
 #include "data/export.h"
+#include "data/far_members.h"
 #include "saturate/data/loader.h"
 #include "store/object_store.h"
 #include "store/store_env.h"
@@ -90,6 +94,91 @@ TEST_F(StoreTar, AnEpochReadsItsSamplesAndWhatLiesBetweenNeighbours) {
     const uint64_t bytes = take_bytes();
     EXPECT_GE(bytes, payload);
     EXPECT_LE(bytes, payload + kTarImages * kGap) << int(shuffle);
+  }
+}
+
+// Opens the archive with that cache, and returns the number of requests.
+class StoreTarCache : public StoreTar {
+ protected:
+  size_t requests_to_open(const std::string& expected) {
+    const size_t before = server.asks().size();
+    auto store = std::make_shared<ObjectStore>(env(), StoreOptions{folder / "cache", 1, 60},
+                                               testing::quick_tuning());
+    StoreEnv with_store(env(), store);
+    const auto data = open_dataset(with_store, "tar:" + server.url("/a.tar"));
+    const size_t requests = server.asks().size() - before;
+    EXPECT_EQ(samples_of(*data), expected);
+    store->flush();
+    return requests;
+  }
+  static std::string samples_of(const Dataset& data) {
+    std::string samples;
+    Sample sample;
+    for (size_t i = 0; i < data.size(); ++i) {
+      data.read(i, sample);
+      samples += std::to_string(sample.label) + " " + testing::to_text(sample.bytes);
+    }
+    return samples;
+  }
+  std::string expected() { return samples_of(*open_dataset(env(), "tar:" + (folder / "a.tar"))); }
+};
+
+TEST_F(StoreTarCache, TheMembersAreKept) {
+  const std::string here = expected();
+  EXPECT_GT(requests_to_open(here), 10u);
+  EXPECT_EQ(requests_to_open(here), 1u);
+  // A damaged list is made again, from the windows in the cache.
+  for (const auto& list : std::filesystem::directory_iterator(folder / "cache/lists"))
+    testing::write_file(list.path(), "SATTARS1, damaged");
+  EXPECT_EQ(requests_to_open(here), 1u);
+  std::filesystem::remove_all(folder / "cache");
+  EXPECT_GT(requests_to_open(here), 10u);
+  // Another object of the same URL and size.
+  server.put("/a.tar", archive, "\"2\"");
+  EXPECT_GT(requests_to_open(here), 10u);
+  EXPECT_EQ(requests_to_open(here), 1u);
+}
+
+TEST_F(StoreTarCache, LabelsBesideImagesAreKept) {
+  for (int i = 0; i < 3; ++i) {
+    const std::string key = folder / ("pairs/" + std::to_string(i));
+    testing::write_file(key + ".jpg", testing::noise_jpeg(16, 16, uint64_t(i)));
+    testing::write_file(key + ".cls", std::to_string(2 - i));
+  }
+  ASSERT_EQ(
+      std::system(("tar -cf " + (folder / "a.tar") + " -C " + (folder / "pairs") + " --sort=name .")
+                      .c_str()),
+      0);
+  server.put("/a.tar", testing::read_text(folder / "a.tar"));
+  const std::string here = expected();
+  ASSERT_TRUE(here.starts_with("2 "));
+  requests_to_open(here);
+  EXPECT_EQ(requests_to_open(here), 1u);
+}
+
+TEST(FarMembers, OnlyGoodListsOfTheSameObjectAreUsed) {
+  FarMember image, label;
+  image.name = "a.jpg";
+  image.offset = 512;
+  image.size = 100;
+  label.name = "a.cls";
+  label.offset = 1024;
+  label.size = 1;
+  label.label = "7";
+  const auto file = to_members_file({image, label}, "object");
+  const auto again = from_members_file(file, "object", 1025);
+  ASSERT_TRUE(again);
+  ASSERT_EQ(again->size(), 2u);
+  EXPECT_EQ(again->at(0).name, "a.jpg");
+  EXPECT_FALSE(again->at(0).label);
+  EXPECT_EQ(again->at(1).label, "7");
+  EXPECT_FALSE(from_members_file(file, "other", 1025));
+  EXPECT_FALSE(from_members_file(file, "object", 1024)) << "beyond the end";
+  for (size_t i = 0; i < file.size(); ++i) {
+    auto bad = file;
+    bad[i] ^= std::byte{1};
+    EXPECT_FALSE(from_members_file(bad, "object", 1025)) << i;
+    EXPECT_FALSE(from_members_file(std::span(file).first(i), "object", 1025)) << i;
   }
 }
 

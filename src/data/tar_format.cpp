@@ -178,8 +178,8 @@ bool is_zero(std::span<const std::byte, kTarBlock> block) {
 
 }  // namespace
 
-TarScanner::TarScanner(Env& env, const std::string& path)
-    : path_(store_name(path)), file_(env.open_readable(path)) {
+TarScanner::TarScanner(std::unique_ptr<ReadableFile> file, const std::string& path)
+    : path_(store_name(path)), file_(std::move(file)) {
   refuse_compressed();
   if (file_->size() < kTarBlock)
     fail(ErrorKind::kData, "file is too short for a tar archive", path_, kDamaged);
@@ -288,7 +288,12 @@ bool TarScanner::next(TarMember& out) {
   PaxFields pax;
   while (true) {
     const uint64_t header_at = position_;
-    const auto block = block_at(header_at);
+    auto block = block_at(header_at);
+    if (!is_zero(block) && !is_tar_header(block) && file_->look_ahead() > 0) {
+      file_->advise(ReadAdvice::kDamaged, window_start_, window_.size());
+      window_.clear();
+      block = block_at(header_at);
+    }
     if (is_zero(block)) {
       if (name || pax.path || pax.size || pax.sparse)
         fail(ErrorKind::kData, "tar archive ends after the name of a member that is missing",

@@ -60,7 +60,9 @@ struct TarMember {
 // error.
 class TarScanner {
  public:
-  TarScanner(Env& env, const std::string& path);
+  TarScanner(Env& env, const std::string& path) : TarScanner(env.open_readable(path), path) {}
+  // `path`: for messages.
+  TarScanner(std::unique_ptr<ReadableFile> file, const std::string& path);
 
   const ReadableFile& file() const { return *file_; }
   std::unique_ptr<ReadableFile> release() { return std::move(file_); }

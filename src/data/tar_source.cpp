@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/thread_pool.h"
+#include "data/far_members.h"
 #include "data/path_list.h"
 #include "data/sources.h"
 #include "data/tar_format.h"
@@ -28,13 +29,6 @@ struct TarEntry {
 };
 
 constexpr int kFarArchives = 64;
-
-// The members of an archive in a store.
-struct FarArchive {
-  std::unique_ptr<ReadableFile> file;
-  std::vector<TarMember> members;
-  std::vector<std::optional<std::string>> texts;  // of members with a label
-};
 
 // The last meaningful component before the file name, or "".
 std::string_view parent_name(std::string_view path) {
@@ -115,17 +109,8 @@ class TarSource : public IndexedSource {
   // requested one after the other.
   void list_far(Env& env, LabelTable& folders, LabelTable& pairs) {
     std::vector<FarArchive> archives(paths_.size());
-    parallel_for(paths_.size(), kFarArchives, [&](size_t i) {
-      TarScanner scanner(env, paths_[i]);
-      for (TarMember member; scanner.next(member);) {
-        if (is_image_name(split_name(member.name).base))
-          check_far_size(member.size, store_name(paths_[i]));
-        const bool is_label = is_label_ending(split_name(member.name).ending) && member.type == '0';
-        archives[i].texts.push_back(is_label ? scanner.text(member) : std::nullopt);
-        archives[i].members.push_back(member);
-      }
-      archives[i].file = scanner.release();
-    });
+    parallel_for(paths_.size(), kFarArchives,
+                 [&](size_t i) { archives[i] = open_far_archive(env, paths_[i]); });
     for (size_t i = 0; i < archives.size(); ++i) {
       FarArchive& far = archives[i];
       paths_[i] = store_name(paths_[i]);
@@ -137,7 +122,7 @@ class TarSource : public IndexedSource {
             member = far.members[next++];
             return true;
           },
-          [&](const TarMember&) { return far.texts[next - 1]; }, folders, pairs);
+          [&](const TarMember&) { return far.members[next - 1].label; }, folders, pairs);
       look_ahead_ = std::max(look_ahead_, far.file->look_ahead());
       files_.push_back(std::move(far.file));
     }

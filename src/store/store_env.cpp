@@ -76,9 +76,14 @@ StoreEnv::StoreEnv(Env& inner, std::shared_ptr<ObjectStore> store)
     : inner_(inner), store_(std::move(store)) {}
 
 std::unique_ptr<ReadableFile> StoreEnv::open_readable(const std::string& path) {
-  if (!is_store_url(path)) return inner_.open_readable(path);
-  auto file = std::make_unique<StoreFile>(store_, path);
+  std::string identity;
+  return is_store_url(path) ? open_object(path, identity) : inner_.open_readable(path);
+}
+
+std::unique_ptr<ReadableFile> StoreEnv::open_object(const std::string& url, std::string& identity) {
+  auto file = std::make_unique<StoreFile>(store_, url);
   const StoreObject& object = file->object();
+  identity = object.identity();
   const MutexLock lock(mutex_);
   // Not the URL: an endpoint and a signature may be other ones.
   opened_.emplace(object.name, std::to_string(object.size) + "\n" +

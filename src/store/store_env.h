@@ -29,6 +29,9 @@ class StoreEnv : public Env {
   // The objects that were opened for reading so far.
   std::vector<ObjectVersion> opened() const TAKES_LOCK(mutex_);
 
+  // Opens an object, and sets its StoreObject::identity().
+  std::unique_ptr<ReadableFile> open_object(const std::string& url, std::string& identity)
+      TAKES_LOCK(mutex_);
   std::unique_ptr<ReadableFile> open_readable(const std::string& path) override;
   void read_into(const std::string& path, std::vector<std::byte>& out) override;
   std::unique_ptr<WritableFile> open_writable(const std::string& path) override;

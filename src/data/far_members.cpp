@@ -1,0 +1,112 @@
+#include "data/far_members.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "data/bytes.h"
+#include "data/sources.h"
+#include "data/tar_labels.h"
+#include "saturate/data/error.h"
+#include "store/cache_names.h"
+#include "store/object_store.h"
+#include "store/store_env.h"
+#include "store/store_url.h"
+
+namespace saturate {
+namespace {
+
+constexpr std::string_view kMembersMagic = "SATTARS1";
+constexpr uint64_t kLeastMember = 30;  // bytes of one in the file
+
+std::string members_name(const std::string& identity) {
+  return fmt::format("{:016x}", hash_text(identity, kHashStart));
+}
+
+std::vector<FarMember> read_members(TarScanner& scanner, const std::string& path) {
+  std::vector<FarMember> members;
+  for (FarMember member; scanner.next(member);) {
+    const SplitName split = split_name(member.name);
+    if (is_image_name(split.base)) check_far_size(member.size, store_name(path));
+    const bool is_label = is_label_ending(split.ending) && member.type == '0';
+    member.label = is_label ? scanner.text(member) : std::nullopt;
+    members.push_back(member);
+  }
+  return members;
+}
+
+std::optional<std::vector<FarMember>> kept_members(ObjectStore& store, const std::string& identity,
+                                                   uint64_t size) {
+  const std::string path =
+      fmt::format("{}/{}/{}", store.options().cache_dir, kLists, members_name(identity));
+  try {
+    if (!store.env().exists(path)) return std::nullopt;
+    return from_members_file(read_file(store.env(), path), identity, size);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+FarArchive open_far_archive(Env& env, const std::string& path) {
+  auto* const stores = is_store_url(path) ? dynamic_cast<StoreEnv*>(&env) : nullptr;
+  std::string identity;
+  auto file = stores ? stores->open_object(path, identity) : env.open_readable(path);
+  const bool keeps = !identity.empty() && !stores->store()->options().cache_dir.empty();
+  if (keeps)
+    if (auto known = kept_members(*stores->store(), identity, file->size()))
+      return {std::move(file), std::move(*known)};
+  TarScanner scanner(std::move(file), path);
+  auto members = read_members(scanner, path);
+  if (keeps) stores->store()->keep_list(members_name(identity), to_members_file(members, identity));
+  return {scanner.release(), std::move(members)};
+}
+
+std::vector<std::byte> to_members_file(const std::vector<FarMember>& members,
+                                       const std::string& identity) {
+  std::vector<std::byte> body, file;
+  put_sized(body, identity);
+  put_number(body, uint64_t{members.size()});
+  for (const FarMember& member : members) {
+    put_sized(body, member.name);
+    put_number(body, member.offset);
+    put_number(body, member.size);
+    put_number(body, uint8_t(member.type));
+    put_number(body, uint32_t(member.archive));
+    put_number(body, uint8_t{member.label.has_value()});
+    put_sized(body, member.label.value_or(""));
+  }
+  put_text(file, kMembersMagic);
+  put_number(file, checksum_of(body));
+  put_bytes(file, body);
+  return file;
+}
+
+std::optional<std::vector<FarMember>> from_members_file(std::span<const std::byte> file,
+                                                        const std::string& identity,
+                                                        uint64_t size) {
+  ByteReader reader(file);
+  if (reader.text(kMembersMagic.size()) != kMembersMagic) return std::nullopt;
+  const uint32_t checksum = reader.number<uint32_t>();
+  if (!reader.ok() || checksum_of(file.last(reader.left())) != checksum ||
+      take_sized(reader) != identity)
+    return std::nullopt;
+  const uint64_t count = reader.number<uint64_t>();
+  if (count > reader.left() / kLeastMember) return std::nullopt;
+  std::vector<FarMember> members(count);
+  for (FarMember& member : members) {
+    member.name = take_sized(reader);
+    member.offset = reader.number<uint64_t>();
+    member.size = reader.number<uint64_t>();
+    member.type = char(reader.number<uint8_t>());
+    member.archive = int(reader.number<uint32_t>());
+    const bool has_label = reader.number<uint8_t>() != 0;
+    std::string label = take_sized(reader);
+    if (has_label) member.label = std::move(label);
+    if (member.offset > size || member.size > size - member.offset) return std::nullopt;
+  }
+  return reader.ok() && reader.left() == 0 ? std::optional(std::move(members)) : std::nullopt;
+}
+
+}  // namespace saturate

@@ -1,0 +1,36 @@
+// The members of an archive in an object store, kept in data.cache_dir: finding them reads every
+// header, one after the other.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/tar_format.h"
+#include "saturate/data/env.h"
+
+namespace saturate {
+
+struct FarMember : TarMember {
+  std::optional<std::string> label;  // the text of a .cls or .json file; none if it is too large
+};
+
+struct FarArchive {
+  std::unique_ptr<ReadableFile> file;
+  std::vector<FarMember> members;
+};
+
+// Opens the archive. Uses the list that is kept of an object of the same URL, size and ETag (else
+// date); else reads the headers, and keeps them if `env` is a StoreEnv with a cache.
+FarArchive open_far_archive(Env& env, const std::string& path);
+
+// The file of such a list.
+std::vector<std::byte> to_members_file(const std::vector<FarMember>& members,
+                                       const std::string& identity);
+// Empty for another object, a damaged file, or a member beyond `size`, the bytes of the archive.
+std::optional<std::vector<FarMember>> from_members_file(std::span<const std::byte> file,
+                                                        const std::string& identity, uint64_t size);
+
+}  // namespace saturate
