@@ -2,6 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
 
 #include "saturate/data/loader.h"
 #include "store/object_store.h"
@@ -165,6 +169,24 @@ TEST_F(StoreArrays, AClaimedDirectoryCostsNoMemory) {
   const Error error = error_of([&] { open_far("npz:" + server.url("/a.npz")); });
   EXPECT_NE(error.reason().find("404"), std::string::npos) << error.what();
   EXPECT_EQ(server.asks().back().first, 600u);
+}
+
+TEST_F(StoreArrays, DamagedPartsOfAnArchiveAreFetchedAgain) {
+  for (const bool deflates : {false, true}) {
+    testing::ZipText zip(deflates);
+    zip.add("x.npy", testing::npy("<u2", "300, 20", testing::noise_text(12'000)));
+    zip.add("y.npy", testing::npy("<i8", "300,", testing::raw(std::vector<int64_t>(300, 1))));
+    put("a.npz", zip.text());
+    const auto seen = std::make_shared<std::set<std::pair<uint64_t, uint64_t>>>();
+    const auto mutex = std::make_shared<std::mutex>();
+    server.tamper([=](const HttpAsk& ask, HttpAnswer& answer) {
+      const std::lock_guard lock(*mutex);
+      if (ask.last < 512 || !seen->insert({ask.first, ask.last}).second) return;
+      for (char& c : answer.body) c ^= 0x55;
+    });
+    expect_same("npz:" + (folder / "a.npz"), "npz:" + server.url("/a.npz"));
+    EXPECT_FALSE(seen->empty());
+  }
 }
 
 }  // namespace

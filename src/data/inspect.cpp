@@ -10,6 +10,7 @@
 #include "data/elements.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
+#include "data/read_undamaged.h"
 #include "data/scratch_pool.h"
 #include "data/sources.h"
 #include "saturate/data/error.h"
@@ -83,9 +84,11 @@ void read_header(const IndexedSource& source, size_t index, Inspector& inspector
 }
 
 void read_whole(const Dataset& dataset, size_t index, Inspector& inspector, Finding& out) {
-  read_sample(dataset, index, inspector.sample);
-  out.bytes = inspector.sample.bytes.size() + inspector.sample.mask.bytes.size();
-  out.info = probe_sample(inspector.decoder, inspector.sample);
+  read_undamaged(dataset, index, 1, [&] {
+    read_sample_once(dataset, index, inspector.sample);
+    out.bytes = inspector.sample.bytes.size() + inspector.sample.mask.bytes.size();
+    out.info = probe_sample(inspector.decoder, inspector.sample);
+  });
 }
 
 void read_tensors(const Dataset& dataset, size_t index, Inspector& inspector, Finding& out) {

@@ -123,8 +123,8 @@ struct Loader::State {
     return claim.batch * local_batch_size(options) + place;
   }
 
-  bool may_skip(const SampleFailure& failure) const {
-    return options.on_error == OnError::kSkip && failure.data_error();
+  bool may_skip(const SampleFailure& failed) const {
+    return options.on_error == OnError::kSkip && failed.data_error();
   }
 
   // Creates the reader for the first sample, which fails with it if memory is short.

@@ -7,6 +7,7 @@
 
 #include "data/bytes.h"
 #include "data/read_in_steps.h"
+#include "data/read_undamaged.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -32,9 +33,13 @@ struct Directory {
   uint64_t offset = 0, bytes = 0;
 };
 
-// From the record at the end, which a comment may follow.
+// Where the record at the end may begin, which a comment may follow.
+uint64_t tail_bytes(const ReadableFile& file) {
+  return std::min<uint64_t>(file.size(), kEndBytes + 0xffff);
+}
+
 Directory find_directory(const ReadableFile& file, const std::string& path) {
-  const uint64_t tail = std::min<uint64_t>(file.size(), kEndBytes + 0xffff);
+  const uint64_t tail = tail_bytes(file);
   const std::vector<std::byte> bytes = read_part(file, file.size() - tail, tail, path);
   for (size_t at = bytes.size(); at-- > 0;) {
     ByteReader reader(std::span<const std::byte>(bytes).subspan(at));
@@ -101,10 +106,8 @@ ZipMember read_entry(ByteReader& reader, const std::string& path) {
   return member;
 }
 
-}  // namespace
-
-std::vector<ZipMember> read_zip_directory(const ReadableFile& file, const std::string& path) {
-  const Directory directory = find_directory(file, path);
+std::vector<ZipMember> read_entries(const Directory& directory, const ReadableFile& file,
+                                    const std::string& path) {
   const auto bytes = read_part(file, directory.offset, directory.bytes, path);
   std::vector<ZipMember> members;
   uint64_t stored = 0;
@@ -117,7 +120,7 @@ std::vector<ZipMember> read_zip_directory(const ReadableFile& file, const std::s
   return members;
 }
 
-uint64_t offset_of(const ZipMember& member, const ReadableFile& file, const std::string& path) {
+uint64_t read_offset(const ZipMember& member, const ReadableFile& file, const std::string& path) {
   const auto header = read_part(file, member.header_offset, kLocalBytes, path);
   ByteReader reader(header);
   if (reader.number<uint32_t>() != kLocalMagic)
@@ -130,9 +133,8 @@ uint64_t offset_of(const ZipMember& member, const ReadableFile& file, const std:
   return offset;
 }
 
-std::vector<std::byte> read_member(const ZipMember& member, const ReadableFile& file,
-                                   const std::string& path) {
-  auto bytes = read_part(file, offset_of(member, file, path), member.stored, path);
+std::vector<std::byte> unpacked(const ZipMember& member, std::vector<std::byte> bytes,
+                                const std::string& path) {
   if (member.is_deflated) {
     if (member.size / kDeflateRatio > member.stored)
       refuse_zip("member " + member.name + " claims more bytes than it can hold", path);
@@ -165,6 +167,30 @@ std::vector<std::byte> read_member(const ZipMember& member, const ReadableFile& 
                 uInt(std::min<size_t>(1 << 30, bytes.size() - at)));
   if (crc != member.crc) refuse_zip("member " + member.name + " is damaged: wrong checksum", path);
   return bytes;
+}
+
+}  // namespace
+
+std::vector<ZipMember> read_zip_directory(const ReadableFile& file, const std::string& path) {
+  const uint64_t tail = tail_bytes(file);
+  return read_undamaged(file, file.size() - tail, tail, [&] {
+    const Directory directory = find_directory(file, path);
+    return read_undamaged(file, directory.offset, directory.bytes,
+                          [&] { return read_entries(directory, file, path); });
+  });
+}
+
+uint64_t offset_of(const ZipMember& member, const ReadableFile& file, const std::string& path) {
+  return read_undamaged(file, member.header_offset, kLocalBytes,
+                        [&] { return read_offset(member, file, path); });
+}
+
+std::vector<std::byte> read_member(const ZipMember& member, const ReadableFile& file,
+                                   const std::string& path) {
+  const uint64_t offset = offset_of(member, file, path);
+  return read_undamaged(file, offset, member.stored, [&] {
+    return unpacked(member, read_part(file, offset, member.stored, path), path);
+  });
 }
 
 }  // namespace saturate

@@ -13,6 +13,7 @@
 #include "base/thread_pool.h"
 #include "data/batch_memory.h"
 #include "data/read_sample.h"
+#include "data/read_undamaged.h"
 #include "feed/finish_batch.h"
 #include "reduce/binding.h"
 #include "run/batch_search.h"
@@ -80,11 +81,14 @@ int first_image_side(const Dataset& data, OnError on_error) {
   Sample sample;
   for (size_t i = 0;; ++i) {
     try {
-      read_sample(data, i, sample);
-      const ImageInfo info = probe_sample(decoder, sample);
-      return std::min(info.width, info.height);
-    } catch (const Error&) {
-      if (on_error == OnError::kFail || i + 1 == data.size()) throw;
+      return read_undamaged(data, i, 1, [&] {
+        read_sample_once(data, i, sample);
+        const ImageInfo info = probe_sample(decoder, sample);
+        return std::min(info.width, info.height);
+      });
+    } catch (const Error& error) {
+      const bool is_broken = error.kind() == ErrorKind::kData;
+      if (!is_broken || on_error == OnError::kFail || i + 1 == data.size()) throw;
     }
   }
 }

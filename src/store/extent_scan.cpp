@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cancel.h"
 #include "base/files.h"
 #include "saturate/data/error.h"
 #include "store/cache_names.h"

@@ -219,6 +219,7 @@ void ObjectStore::forget_all(const ObjectPtr& object) {
 }
 
 void ObjectStore::drop_copies(const ObjectPtr& object, uint64_t offset, uint64_t length) {
+  if (offset > object->size || length > object->size - offset) return;
   forget(object, offset, length);
   if (cache_ && !object->identity().empty()) cache_->remove(object->identity(), offset, length);
 }

@@ -249,7 +249,7 @@ void RangeClient::retry_later(const FetchPtr& fetch, const std::string& what, do
   const double own = jitter_.uniform(full / 2, full);
   const int64_t now = env_.now_ns();
   const double left = double(fetch->deadline_ns - now) * 1e-9;
-  if (own > left)
+  if (left < tuning_.first_backoff_s)
     return fail_fetch(fetch, ErrorKind::kRun,
                       "no answer in data.timeout_s = " + decimal_text(options_.timeout_s, 0) +
                           " s and " + std::to_string(fetch->attempts) +
