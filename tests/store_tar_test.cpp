@@ -137,6 +137,8 @@ TEST_F(StoreTarCache, TheMembersAreKept) {
   server.put("/a.tar", archive, "\"2\"");
   EXPECT_GT(requests_to_open(here), 10u);
   EXPECT_EQ(requests_to_open(here), 1u);
+  using Files = std::filesystem::directory_iterator;
+  EXPECT_EQ(std::distance(Files(folder / "cache/lists"), Files()), 1) << "the old list is replaced";
 }
 
 TEST_F(StoreTarCache, LabelsBesideImagesAreKept) {

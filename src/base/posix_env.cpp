@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "base/files.h"
@@ -304,27 +305,32 @@ bool take_lock(int fd) {
   return false;
 }
 
+// Whether the path still names the file: the owner of its lock may have removed it, and another
+// process made it again.
+bool is_named(int fd, const std::string& path) {
+  struct stat held, named;
+  return ::fstat(fd, &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         held.st_ino == named.st_ino && held.st_dev == named.st_dev;
+}
+
 std::unique_ptr<FileLock> PosixEnv::lock(const std::string& path) {
-  FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (fd.get() < 0) fail_system(ErrorKind::kRun, "create", path);
-  if (!take_lock(fd.get())) {
+  constexpr int kTries = 10;  // some file systems number a file anew each time
+  std::optional<FileDescriptor> fd;
+  for (int i = 0; i < kTries && (i == 0 || !is_named(fd->get(), path)); ++i) {
+    fd.emplace(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    if (fd->get() < 0) fail_system(ErrorKind::kRun, "create", path);
+    if (take_lock(fd->get())) continue;
     if (errno != EWOULDBLOCK) fail_system(ErrorKind::kRun, "lock", path);
     char holder[32] = {};
-    const ssize_t length = ::pread(fd.get(), holder, sizeof holder - 1, 0);
+    const ssize_t length = ::pread(fd->get(), holder, sizeof holder - 1, 0);
     fail(ErrorKind::kUsage,
          "in use by process " + (length > 0 ? std::string(holder) : std::string("unknown")), path,
          "Wait until it has ended, or end it");
   }
-  // Its owner may have removed it meanwhile, and another process made it again.
-  struct stat held, named;
-  if (::fstat(fd.get(), &held) != 0) fail_system(ErrorKind::kRun, "lock", path);
-  if (::stat(path.c_str(), &named) != 0 || held.st_ino != named.st_ino ||
-      held.st_dev != named.st_dev)
-    return lock(path);
   // Only for the message above: a failure to write it is harmless.
   const std::string pid = std::to_string(::getpid());
-  if (::ftruncate(fd.get(), 0) == 0) (void)!::pwrite(fd.get(), pid.data(), pid.size(), 0);
-  return std::make_unique<PosixFileLock>(fd.release());
+  if (::ftruncate(fd->get(), 0) == 0) (void)!::pwrite(fd->get(), pid.data(), pid.size(), 0);
+  return std::make_unique<PosixFileLock>(fd->release());
 }
 
 }  // namespace

@@ -19,8 +19,9 @@ namespace {
 constexpr std::string_view kMembersMagic = "SATTARS1";
 constexpr uint64_t kLeastMember = 30;  // bytes of one in the file
 
+// By the URL, so that the list of another version takes the place of this one.
 std::string members_name(const std::string& identity) {
-  return fmt::format("{:016x}", hash_text(identity, kHashStart));
+  return fmt::format("{:016x}", hash_text(identity.substr(0, identity.find('\n')), kHashStart));
 }
 
 std::vector<FarMember> read_members(TarScanner& scanner, const std::string& path) {

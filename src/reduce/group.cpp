@@ -6,6 +6,7 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
@@ -26,7 +27,6 @@
 
 #include "base/printable.h"
 #include "reduce/backends.h"
-#include "reduce/c10d_process.h"
 #include "reduce/heartbeat.h"
 #include "reduce/sockets.h"
 #include "saturate/data/error.h"
@@ -40,6 +40,29 @@ constexpr const char* kFailedKey = "failed";
 constexpr std::chrono::seconds kStoreAnswers{3};
 constexpr std::chrono::seconds kStoreSpare{10};  // added to timeouts that the store itself enforces
 constexpr int64_t kBroadcastBytes = int64_t{250} << 20;  // per broadcast, as Python's DDP
+
+// Threads created in its lifetime block SIGPIPE: the store's and Gloo's write to sockets of
+// processes that may have ended, which would silently kill this process.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutSigpipe() {
+    const timespec now{};
+    if (sigismember(&before_, SIGPIPE) == 0)
+      while (sigtimedwait(&pipe_, nullptr, &now) > 0) {
+      }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+
+ private:
+  sigset_t pipe_, before_;
+};
 
 // Without the full stop.
 std::string brief_reason(const std::exception& error) {

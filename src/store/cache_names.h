@@ -56,22 +56,12 @@ inline std::string entry_name(uint64_t number, uint64_t length) {
   return fmt::format("{:x}-{:x}", number, length);
 }
 
-struct EntryRange {
-  uint64_t number, length;
-};
-
-inline std::optional<EntryRange> parse_entry(std::string_view name) {
-  const size_t dash = name.find('-');
-  if (dash == std::string_view::npos) return std::nullopt;
-  const auto number = parsed_number<uint64_t>(name.substr(0, dash), 16);
-  const auto length = parsed_number<uint64_t>(name.substr(dash + 1), 16);
-  return number && length ? std::optional(EntryRange{*number, *length}) : std::nullopt;
-}
-
 // The length from an entry's name.
 inline std::optional<uint64_t> entry_length(std::string_view name) {
-  const auto range = parse_entry(name);
-  return range ? std::optional(range->length) : std::nullopt;
+  const size_t dash = name.find('-');
+  if (dash == std::string_view::npos || !parsed_number<uint64_t>(name.substr(0, dash), 16))
+    return std::nullopt;
+  return parsed_number<uint64_t>(name.substr(dash + 1), 16);
 }
 
 inline uint64_t entry_hash(std::string_view folder, std::string_view name) {

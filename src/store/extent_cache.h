@@ -30,7 +30,6 @@
 #include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "saturate/data/env.h"
-#include "store/cache_names.h"
 #include "store/cache_space.h"
 #include "store/store_tuning.h"
 
@@ -94,6 +93,9 @@ class ExtentCache {
   bool is_running(const std::string& process) NEEDS_LOCK(mutex_);
   bool is_used_by_others(const std::vector<FileInfo>& entries) NEEDS_LOCK(mutex_);
   void write(const std::string& identity, uint64_t offset, std::span<const std::byte> bytes);
+  struct EntryRange {
+    uint64_t number, length;  // of its name
+  };
   void remove_files(const std::string& folder, const std::vector<EntryRange>& ranges);
   // The range is in the folder.
   void note(const std::string& folder, uint64_t number, uint64_t length, uint64_t next_use)
