@@ -142,6 +142,10 @@ TEST_F(CommandErrors, AStartThatFailsLeavesNothing) {
     expect_error(run_saturate(command + (dir / "a/b/run"), before), 3, {"no such folder"});
     EXPECT_FALSE(std::filesystem::exists(dir / "a")) << before;
   }
+  std::filesystem::create_directory(dir / "kept");
+  expect_error(run_saturate(command + (dir / "x/../kept/y")), 3, {"no such folder"});
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "kept")) << "it was there before";
+  EXPECT_FALSE(std::filesystem::exists(dir / "x"));
   std::filesystem::create_directory(dir / "run");
   expect_error(train(missing), 3, {"no such folder"});
   EXPECT_TRUE(std::filesystem::is_empty(dir / "run")) << "it was there before";
@@ -150,6 +154,9 @@ TEST_F(CommandErrors, AStartThatFailsLeavesNothing) {
 TEST_F(CommandErrors, AFolderWithARunIsNotOverwritten) {
   ASSERT_EQ(train(kSmallSynth, "--set train.epochs=0.1").exit_code, 0);
   expect_error(train(kSmallSynth), 2, {"holds a run already", "--resume=auto"});
+  expect_error(run_saturate("train " + write_small_recipe(dir, kSmallSynth) + " --out " +
+                            (dir / "missing/../run")),
+               2, {"holds a run already"});
 }
 
 TEST_F(CommandErrors, EvaluationDataWithOtherClassesAreRefused) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -109,6 +110,36 @@ TEST_F(StoreDamage, TheIndexOfAShardAndTheHeadersOfATarAreFetchedAgain) {
   damage(600);
   for (const std::string kind : {"shard", "tar"})
     EXPECT_EQ(open(kind, store())->size(), size_t(kImages)) << kind;
+}
+
+// A label has no checksum: the start fails, and the next one reads it again.
+TEST_F(StoreDamage, LabelsOfATarStayInNoCacheIfTheyCannotBeRight) {
+  for (int i = 0; i < 3; ++i) {
+    const std::string key = folder / ("pairs/" + std::to_string(i));
+    testing::write_file(key + ".jpg", testing::noise_jpeg(64, 64, uint64_t(i)));
+    testing::write_file(key + ".json", "{\"label\": " + std::to_string(i) + "}");
+  }
+  ASSERT_EQ(std::system(("tar -cf " + (folder / "pairs.tar") + " -C " + (folder / "pairs") +
+                         " --sort=name .")
+                            .c_str()),
+            0);
+  const std::string archive = testing::read_text(folder / "pairs.tar");
+  server.put("/tar", archive);
+  const uint64_t at = archive.find("{\"label\": 1}");
+  server.tamper([at](const HttpAsk& ask, HttpAnswer& answer) {
+    if (ask.first <= at && at < ask.first + answer.body.size()) answer.body[at - ask.first] = 'x';
+  });
+  EXPECT_EQ(error_of([&] { open("tar", store()); }).kind(), ErrorKind::kData);
+  server.tamper({});
+  EXPECT_EQ(open("tar", store())->size(), 3u);
+}
+
+TEST_F(StoreDamage, FilesAndObjectsMayBeInOneList) {
+  for (const std::string kind : {"shard", "tar"}) {
+    const std::string here = folder / kind, there = server.url("/" + kind);
+    for (const std::string& list : {here + "," + there, there + "," + here})
+      EXPECT_EQ(open_dataset(env(), kind + ":" + list)->size(), 2u * kImages) << list;
+  }
 }
 
 TEST_F(StoreDamage, DamageThatStaysIsAnErrorUntilTheStoreIsMended) {

@@ -180,7 +180,9 @@ std::string resumed_path(const FolderRequest& request) {
   return request.resume == kResumeAuto ? request.out : request.resume;
 }
 
-RunFolder choose_run_folder(Env& env, const FolderRequest& request) {
+RunFolder choose_run_folder(Env& env, const FolderRequest& asked) {
+  FolderRequest request = asked;
+  request.out = without_missing(asked.out);
   const auto before = folder_before(env, request);
   if (!before) return asked_folder(env, request);
   RunFolder chosen = resume_or_start(env, *before);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "data/bytes.h"
@@ -36,6 +37,19 @@ std::vector<FarMember> read_members(TarScanner& scanner, const std::string& path
   return members;
 }
 
+// Bytes may have come damaged: reads again for as long as that gets further.
+std::vector<FarMember> read_undamaged_members(TarScanner& scanner, const std::string& path) {
+  for (std::optional<uint64_t> reached;; scanner.rewind()) {
+    try {
+      return read_members(scanner, path);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kData || (reached && scanner.position() <= *reached)) throw;
+      reached = scanner.position();
+    }
+    drop_copies(scanner.file(), scanner.reads());
+  }
+}
+
 std::optional<std::vector<FarMember>> kept_members(ObjectStore& store, const std::string& identity,
                                                    uint64_t size) {
   const std::string path =
@@ -50,18 +64,29 @@ std::optional<std::vector<FarMember>> kept_members(ObjectStore& store, const std
 
 }  // namespace
 
+void drop_copies(const ReadableFile& file, const std::vector<ByteRange>& ranges) {
+  for (const ByteRange& range : ranges)
+    file.advise(ReadAdvice::kDamaged, range.offset, range.length);
+}
+
 FarArchive open_far_archive(Env& env, const std::string& path) {
   auto* const stores = is_store_url(path) ? dynamic_cast<StoreEnv*>(&env) : nullptr;
   std::string identity;
   auto file = stores ? stores->open_object(path, identity) : env.open_readable(path);
-  const bool keeps = !identity.empty() && !stores->store()->options().cache_dir.empty();
-  if (keeps)
+  if (stores && stores->store()->options().cache_dir.empty()) identity.clear();
+  if (!identity.empty())
     if (auto known = kept_members(*stores->store(), identity, file->size()))
       return {std::move(file), std::move(*known)};
   TarScanner scanner(std::move(file), path);
-  auto members = read_members(scanner, path);
-  if (keeps) stores->store()->keep_list(members_name(identity), to_members_file(members, identity));
-  return {scanner.release(), std::move(members)};
+  auto members = read_undamaged_members(scanner, path);
+  auto reads = scanner.reads();
+  return {scanner.release(), std::move(members), std::move(identity), std::move(reads)};
+}
+
+void keep_members(Env& env, const FarArchive& archive) {
+  if (archive.identity.empty()) return;
+  dynamic_cast<StoreEnv&>(env).store()->keep_list(
+      members_name(archive.identity), to_members_file(archive.members, archive.identity));
 }
 
 std::vector<std::byte> to_members_file(const std::vector<FarMember>& members,

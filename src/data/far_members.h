@@ -20,11 +20,18 @@ struct FarMember : TarMember {
 struct FarArchive {
   std::unique_ptr<ReadableFile> file;
   std::vector<FarMember> members;
+  std::string identity = {};          // StoreObject::identity(), if there is a cache
+  std::vector<ByteRange> reads = {};  // in which they were found; none if their list was kept
 };
 
 // Opens the archive. Uses the list that is kept of an object of the same URL, size and ETag (else
-// date); else reads the headers, and keeps them if `env` is a StoreEnv with a cache.
+// date); else reads the headers.
 FarArchive open_far_archive(Env& env, const std::string& path);
+// Keeps the members of an archive that proved to be good, if `env` is a StoreEnv with a cache.
+void keep_members(Env& env, const FarArchive& archive);
+
+// Drops the copies of bytes that may have come damaged.
+void drop_copies(const ReadableFile& file, const std::vector<ByteRange>& ranges);
 
 // The file of such a list.
 std::vector<std::byte> to_members_file(const std::vector<FarMember>& members,

@@ -6,6 +6,7 @@
 #include "data/bytes.h"
 #include "data/elements.h"
 #include "data/path_list.h"
+#include "data/read_undamaged.h"
 #include "data/safetensors_header.h"
 #include "saturate/data/error.h"
 #include "store/store_url.h"
@@ -23,14 +24,16 @@ SafetensorsHeader read_header(const ReadableFile& file, const std::string& path,
   if (file.size() < length.size() || bytes > kMaxHeader || bytes > file.size() - length.size())
     fail(ErrorKind::kData, "not a valid safetensors file: its header is truncated or too long",
          path, "Use another copy of the file, or write it again");
-  std::vector<std::byte> header(bytes);
-  file.read_at(length.size(), header);
   values_at = length.size() + bytes;
-  try {
-    return parse_safetensors_header(std::string(as_text(header)), file.size() - values_at, path);
-  } catch (const Error& error) {
-    fail(ErrorKind::kData, error.reason(), path, error.remedy());
-  }
+  return read_undamaged(file, length.size(), bytes, [&] {
+    std::vector<std::byte> header(bytes);
+    file.read_at(length.size(), header);
+    try {
+      return parse_safetensors_header(std::string(as_text(header)), file.size() - values_at, path);
+    } catch (const Error& error) {
+      fail(ErrorKind::kData, error.reason(), path, error.remedy());
+    }
+  });
 }
 
 }  // namespace

@@ -182,7 +182,9 @@ std::unique_ptr<Dataset> open_far(Env& env, const std::string& uri, const StoreO
 std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri, const StoreOptions& store) {
   const std::string paths = path_of_source(uri);
   check_urls(env, paths);
-  if (is_store_url(paths)) return open_far(env, uri, store);
+  const auto parts = split_text(paths, ',');
+  if (is_store_url(uri) || (paths.size() < uri.size() && std::ranges::any_of(parts, is_store_url)))
+    return open_far(env, uri, store);
   const size_t colon = uri.find(':');
   const std::string scheme = scheme_of_source(env, uri);
   if (scheme.empty() && colon == std::string::npos)

@@ -226,7 +226,7 @@ std::span<const std::byte, kTarBlock> TarScanner::block_at(uint64_t offset) {
         is_near ? std::clamp<uint64_t>(4 * window_.size(), kSeekWindow, kWindow) : kSeekWindow;
     window_.resize(size_t(std::min(want, file_->size() - offset)));
     window_start_ = offset;
-    file_->read_at(offset, window_);
+    read(offset, window_);
   }
   return std::span<const std::byte, kTarBlock>(window_.data() + (offset - window_start_),
                                                kTarBlock);
@@ -247,8 +247,20 @@ std::string TarScanner::text_at(uint64_t offset, uint64_t size) {
   if (offset >= window_start_ && offset + size <= window_start_ + window_.size())
     std::copy_n(window_.begin() + ptrdiff_t(offset - window_start_), size, bytes.begin());
   else
-    file_->read_at(offset, bytes);
+    read(offset, bytes);
   return text;
+}
+
+void TarScanner::read(uint64_t offset, std::span<std::byte> out) {
+  if (file_->look_ahead() > 0) reads_.push_back({offset, out.size()});
+  file_->read_at(offset, out);
+}
+
+void TarScanner::rewind() {
+  position_ = last_block_ = window_start_ = 0;
+  archives_ = 0;
+  window_.clear();
+  reads_.clear();
 }
 
 std::optional<std::string> TarScanner::text(const TarMember& member) {
@@ -288,12 +300,7 @@ bool TarScanner::next(TarMember& out) {
   PaxFields pax;
   while (true) {
     const uint64_t header_at = position_;
-    auto block = block_at(header_at);
-    if (!is_zero(block) && !is_tar_header(block) && file_->look_ahead() > 0) {
-      file_->advise(ReadAdvice::kDamaged, window_start_, window_.size());
-      window_.clear();
-      block = block_at(header_at);
-    }
+    const auto block = block_at(header_at);
     if (is_zero(block)) {
       if (name || pax.path || pax.size || pax.sparse)
         fail(ErrorKind::kData, "tar archive ends after the name of a member that is missing",

@@ -65,6 +65,12 @@ class TarScanner {
   TarScanner(std::unique_ptr<ReadableFile> file, const std::string& path);
 
   const ReadableFile& file() const { return *file_; }
+  // The byte at which the next header is looked for.
+  uint64_t position() const { return position_; }
+  // The ranges that were read, if the file is far away.
+  const std::vector<ByteRange>& reads() const { return reads_; }
+  // To the first member, as if nothing had been read.
+  void rewind();
   std::unique_ptr<ReadableFile> release() { return std::move(file_); }
 
   // The next file or link; false at the end of the file.
@@ -78,6 +84,7 @@ class TarScanner {
   uint64_t near() const;
   std::span<const std::byte, kTarBlock> block_at(uint64_t offset);
   std::string text_at(uint64_t offset, uint64_t size);
+  void read(uint64_t offset, std::span<std::byte> out);
   bool skip_end_marker();
   [[noreturn]] void fail_behind(uint64_t marker_at) const;
   void check_payload(uint64_t offset, uint64_t size) const;
@@ -91,6 +98,7 @@ class TarScanner {
   int archives_ = 0;               // end markers seen
   std::vector<std::byte> window_;  // read ahead from window_start_
   uint64_t window_start_ = 0;
+  std::vector<ByteRange> reads_;
 };
 
 // The ustar header of a regular file. Fails with kUsage if the name does not fit: at most 100 bytes

@@ -45,23 +45,13 @@ std::string_view parent_name(std::string_view path) {
 class TarSource : public IndexedSource {
  public:
   TarSource(Env& env, std::vector<std::string> paths) : paths_(std::move(paths)) {
-    LabelTable folders, pairs;
-    if (std::ranges::any_of(paths_, is_store_url))
-      list_far(env, folders, pairs);
-    else
-      for (size_t i = 0; i < paths_.size(); ++i) scan(env, uint32_t(i), folders, pairs);
-    const bool paired = pairs.size() > 0;
-    if (paired) keep_pairs();
-    if (entries_.empty())
-      fail(ErrorKind::kData, "archive holds no .jpg, .png, .webp or .avif file", paths_.front(),
-           "Check data.source");
-    const auto labels = paired ? pairs.settle_numbers_or_names(paths_.front(), classes_)
-                               : folders.settle_names(classes_);
-    for (TarEntry& entry : entries_) {
-      const uint32_t appeared = paired ? entry.pair : entry.label;
-      if (appeared == kNoLabel) fail_unlabelled(entry, paired);
-      entry.label = labels[appeared];
+    if (std::ranges::any_of(paths_, is_store_url)) {
+      list_far(env);
+      return;
     }
+    LabelTable folders, pairs;
+    for (size_t i = 0; i < paths_.size(); ++i) scan(env, uint32_t(i), folders, pairs);
+    settle(folders, pairs);
   }
 
   size_t size() const override { return entries_.size(); }
@@ -107,25 +97,38 @@ class TarSource : public IndexedSource {
 
   // The same for archives in a store, of which many are listed at a time, since their headers are
   // requested one after the other.
-  void list_far(Env& env, LabelTable& folders, LabelTable& pairs) {
+  void list_far(Env& env) {
     std::vector<FarArchive> archives(paths_.size());
     parallel_for(paths_.size(), kFarArchives,
                  [&](size_t i) { archives[i] = open_far_archive(env, paths_[i]); });
-    for (size_t i = 0; i < archives.size(); ++i) {
-      FarArchive& far = archives[i];
-      paths_[i] = store_name(paths_[i]);
-      size_t next = 0;
-      add_members(
-          uint32_t(i),
-          [&](TarMember& member) {
-            if (next == far.members.size()) return false;
-            member = far.members[next++];
-            return true;
-          },
-          [&](const TarMember&) { return far.members[next - 1].label; }, folders, pairs);
+    try {
+      LabelTable folders, pairs;
+      for (size_t i = 0; i < archives.size(); ++i)
+        add_far(uint32_t(i), archives[i].members, folders, pairs);
+      settle(folders, pairs);
+    } catch (const Error&) {  // labels may have come damaged, for which there is no checksum
+      for (const FarArchive& far : archives) drop_copies(*far.file, far.reads);
+      throw;
+    }
+    for (FarArchive& far : archives) {
+      keep_members(env, far);
       look_ahead_ = std::max(look_ahead_, far.file->look_ahead());
       files_.push_back(std::move(far.file));
     }
+  }
+
+  void add_far(uint32_t archive, const std::vector<FarMember>& members, LabelTable& folders,
+               LabelTable& pairs) {
+    paths_[archive] = store_name(paths_[archive]);
+    size_t next = 0;
+    add_members(
+        archive,
+        [&](TarMember& member) {
+          if (next == members.size()) return false;
+          member = members[next++];
+          return true;
+        },
+        [&](const TarMember&) { return members[next - 1].label; }, folders, pairs);
   }
 
   // `next` and `text` as TarScanner's.
@@ -169,6 +172,22 @@ class TarSource : public IndexedSource {
     }
     if (image == nullptr) return;
     if (const auto label = group.label(where)) image->pair = pairs.add(*label);
+  }
+
+  // Sets the label of each entry.
+  void settle(LabelTable& folders, LabelTable& pairs) {
+    const bool paired = pairs.size() > 0;
+    if (paired) keep_pairs();
+    if (entries_.empty())
+      fail(ErrorKind::kData, "archive holds no .jpg, .png, .webp or .avif file", paths_.front(),
+           "Check data.source");
+    const auto labels = paired ? pairs.settle_numbers_or_names(paths_.front(), classes_)
+                               : folders.settle_names(classes_);
+    for (TarEntry& entry : entries_) {
+      const uint32_t appeared = paired ? entry.pair : entry.label;
+      if (appeared == kNoLabel) fail_unlabelled(entry, paired);
+      entry.label = labels[appeared];
+    }
   }
 
   // Drops images that do not belong to a pair.

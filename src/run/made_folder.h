@@ -14,10 +14,13 @@ namespace saturate {
 inline constexpr const char* kFolderLock = "/.lock";
 inline constexpr const char* kLauncherNote = "/.launcher";
 
+// The path without ".." after folders that may be missing; others are unchanged.
+std::string without_missing(const std::string& path);
+
 class MadeFolder {
  public:
   // Makes the folder, and parents of it, where they are missing. If that fails, none is left.
-  MadeFolder(Env& env, const std::string& path);
+  MadeFolder(Env& env, const std::string& given);
   // Unless kept, removes what was not there before: folders if they are empty, the lock and the
   // note. Does nothing while another process has locked the folder.
   ~MadeFolder();
@@ -33,7 +36,7 @@ class MadeFolder {
   static void remove(const std::vector<std::filesystem::path>& paths);
 
   Env& env_;
-  const std::string lock_;
+  const std::string path_, lock_;
   std::vector<std::filesystem::path> inner_, folders_;  // in the order of their removal
 };
 
