@@ -21,10 +21,13 @@ class Loop:
     begin: str            # a text before the loop, at the level of statements
     package: Optional[str] = None
     is_own: bool = True
+    needs_gpu: bool = False
 
 
 LOOPS = [
     Loop("bare", "bare.py", ["{data}/train"], "        optimizer.step()\n", "model", "for epoch in range(1000):\n"),
+    Loop("gpu", "gpu.py", ["{data}/train"], "        optimizer.step()\n", "model", "for epoch in range(1000):\n",
+         "torchvision", needs_gpu=True),
     Loop("lightning", "lightning_module.py", ["{data}/train"],
          "        loss = torch.nn.functional.cross_entropy(self.network(images), labels)\n", "self.network",
          "    trainer = lightning", "lightning"),
@@ -89,6 +92,9 @@ def _fresh_workers(line):
 
 LOADER_LINE = "num_workers=1, persistent_workers=True,\n"
 NO_WORKERS = ((LOADER_LINE, "num_workers=0,\n"),)
+AUTOCAST = "torch.autocast(\"cuda\", torch.bfloat16)"
+CHANNELS_LAST = ("model = model.to(memory_format=torch.channels_last)\n",
+                 "        images = images.contiguous(memory_format=torch.channels_last)\n")
 SLOW_ADAM = (("torch.optim.AdamW(model.parameters(), lr=1e-3)",
               "torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)"),)
 
@@ -99,6 +105,12 @@ FAULTS = [
     Fault("bare", "anomaly-mode"),
     Fault("bare", "threads"),
     Fault("bare", "checkpoint-saves"),
+    Fault("gpu", "workers-too-few", ("--workers", "1"), others=("data-loading",)),
+    Fault("gpu", "item-in-loop"),
+    Fault("gpu", "autocast-bf16", texts=((AUTOCAST, AUTOCAST.replace(")", ", enabled=False)")),),
+          others=("autocast-fp16",)),
+    Fault("gpu", "channels-last", texts=tuple((line, "") for line in CHANNELS_LAST)),
+    Fault("gpu", "checkpoint-saves"),
     Fault("lightning", "persistent-workers", texts=_fresh_workers(LOADER_LINE)),
     Fault("lightning", "print-in-loop"),
     Fault("lightning", "profiler-on"),

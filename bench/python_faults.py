@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plants twenty faults in five training loops, and has `python -m saturate diagnose` find them.
+"""Plants twenty faults in five training loops, and five in one on a GPU, and has `python -m saturate diagnose` find them.
 
     bench/python_faults.py [--only LOOP[:CAUSE]] [--rounds 3] [--seconds 8] [--scripts DIR] [--json FILE] [--table FILE]
 
@@ -7,7 +7,8 @@ A fault is a change of a script's arguments or text. For each of the faults, and
 the first cause that diagnose names, the gain that it predicts, and the realised gain: the ratio of the steps/s of the
 script without and with the fault, in interleaved runs of --seconds each. torchvision's reference script and timm's
 train.py are downloaded from GitHub into --scripts (build/python-faults/scripts) unless they are there already. Needs
-the package, torch, torchvision, and per loop lightning, accelerate or timm; a loop whose package is missing is skipped.
+the package, torch, torchvision, and per loop lightning, accelerate or timm; a loop whose package or GPU is missing is
+skipped.
 """
 
 import argparse
@@ -189,14 +190,26 @@ def table(rows):
     return "\n".join(lines) + "\n"
 
 
+def lacks(loop):
+    """What a loop needs and is not here, or None."""
+    if loop.package and importlib.util.find_spec(loop.package) is None:
+        return f"{loop.package} is not installed"
+    if loop.needs_gpu:
+        import torch
+
+        if not torch.cuda.is_available():
+            return "there is no GPU"
+    return None
+
+
 def chosen(only):
     """(loop, fault or None) in order; a loop without a fault comes first."""
     name, _, cause = only.partition(":")
     for loop in LOOPS:
         if name and loop.name != name:
             continue
-        if loop.package and importlib.util.find_spec(loop.package) is None:
-            print(f"python_faults: {loop.name} is skipped: {loop.package} is not installed", file=sys.stderr)
+        if lacking := lacks(loop):
+            print(f"python_faults: {loop.name} is skipped: {lacking}", file=sys.stderr)
             continue
         for fault in [None, *(fault for fault in FAULTS if fault.loop == loop.name)]:
             if not cause or cause == (fault.cause if fault else "healthy"):
@@ -217,6 +230,8 @@ def main():
     work = options.work.resolve()
     scripts = (options.scripts or work / "scripts").resolve()
     pairs = list(chosen(options.only))
+    if not pairs and any(loop.name == options.only.partition(":")[0] for loop in LOOPS):
+        sys.exit("python_faults: error: nothing to run")
     if not pairs:
         sys.exit(f"python_faults: error: nothing is called {options.only} (--only). Loops are "
                  + ", ".join(loop.name for loop in LOOPS))

@@ -74,7 +74,7 @@ rehearse() {
   done
   # Comparisons with a CPU fail on the fake, whose kernels do nothing: 1.
   check+=(--under /opt/fake/run)
-  for parts in tests,bench steps,graphs,peers sweeps,cifar; do
+  for parts in tests,bench steps,graphs,peers sweeps,cifar python; do
     say "--only $parts"
     expect "0 1" "${check[@]}" --only "$parts"
     cp "$root"/opt/out/* "$out"

@@ -14,6 +14,7 @@ Parts, in order:
   sweeps   settings side by side, and the ladders
   peers    Python on the same GPU (torchvision's augmentation and networks, GPT-2, also with torch.compile, the ladder of
            free gains), each directly after its counterpart, which this part measures too
+  python   the tests of the Python package, and faults of a loop that its diagnose has to find
   cifar    CIFAR-10 in two epochs, and with the recipe for speed
 A part that reaches its limit (--minutes) lists what it did not run.
 
@@ -202,6 +203,8 @@ def parse():
                         help="run the programs under it, such as 'compute-sanitizer --tool memcheck'")
     parser.add_argument("--stage", nargs="?", type=pathlib.Path, const=ROOT / "build-gpu-stage", metavar="FOLDER")
     parser.add_argument("--wheel", type=pathlib.Path, metavar="FILE", help="for --stage: a wheel of the command, with CUDA")
+    parser.add_argument("--package", type=pathlib.Path, metavar="FILE",
+                        help="for --stage: a wheel of the Python package, for the part python")
     parser.add_argument("--merge", nargs="+", type=pathlib.Path, metavar="FILE")
     arguments = parser.parse_args()
     arguments.only = [part for text in arguments.only or [",".join(PARTS)] for part in text.split(",")]
@@ -217,6 +220,8 @@ def parse():
     if arguments.wheel and not arguments.wheel.is_file():
         parser.error(f"--wheel {arguments.wheel}: there is no such file. SATURATE_TORCH_VERSION=2.11.0 make "
                      "wheels builds one")
+    if arguments.package and not arguments.package.is_file():
+        parser.error(f"--package {arguments.package}: there is no such file. make wheels builds one, dist/saturate-*")
     if arguments.cifar is None and STAGED and (ROOT / "cifar").is_dir():
         arguments.cifar = ROOT / "cifar"
     if arguments.cifar and not any((arguments.cifar / f"cifar10-train.tar{end}").exists() for end in ("", ".xz")):
@@ -260,11 +265,10 @@ def run(arguments, build, gpu):
               f"Try `{programs['saturate']} env`, and python3 -c 'import torch; torch.cuda.init()'", file=sys.stderr)
         return 4
     results = open_results(arguments, gpu, facts)
-    python = None
+    python = arguments.python or sys.executable
     if "peers" in arguments.only:
         results.begin("peers")
-        python = python_with_torch(arguments.python)
-        if not python:
+        if not python_with_torch(arguments.python):
             results.note("skipped", "peers", "no Python with torch and torchvision; give one with --python")
             arguments.only = [part for part in arguments.only if part != "peers"]
     check = Check(results, programs, arguments.minutes, arguments.deadline, under, START)
@@ -290,7 +294,8 @@ def main():
         if not arguments.build and not has_nvcc():
             refuse("--stage needs nvcc, or --build with programs built with nvcc")
         build = (arguments.build or build_all("gpu-machine", TARGETS)).resolve()
-        return stage(arguments.stage.resolve(), programs_in(build), ROOT, arguments.cifar, arguments.wheel)
+        return stage(arguments.stage.resolve(), programs_in(build), ROOT, arguments.cifar, arguments.wheel,
+                     arguments.package)
     gpu = gpu_of()
     if STAGED:
         build = ROOT

@@ -13,9 +13,10 @@ import tempfile
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gpu_check.package import FAULTS, Package
 from gpu_check.shards import run_tests
 
-PARTS = ["tests", "bench", "steps", "graphs", "sweeps", "peers", "cifar"]
+PARTS = ["tests", "bench", "steps", "graphs", "sweeps", "peers", "python", "cifar"]
 # name, model, image side, batch
 STEPS = [
     ("resnet18 224", "resnet18", 224, 256),
@@ -103,6 +104,10 @@ class Jobs:
                             compared=ladder == "free-speed")
             if ladder == "free-speed":
                 yield self._job("peers", "Python free-speed", self.peer_ladder, ladder)
+        package = Package(self.check, self.root, self.python)
+        yield self._job("python", "Python package", package.tests)
+        for fault in FAULTS:
+            yield self._job("python", f"diagnose {fault}", package.diagnose, fault)
         for title, recipe in CIFAR:
             yield self._job("cifar", title, self.train_cifar, recipe)
 

@@ -11,7 +11,8 @@ import zipfile
 LIMIT = 80 << 20  # bytes, for the whole folder; tar and xz halve it
 FILES = ["recipes", "ladders", "tools/gpu-check", "tools/gpu_check", "tools/peers", "tools/model_twins.py",
          "tools/tensor_twins.py",
-         "tools/compile_step.py", "tests/goldens/image/inputs"]
+         "tools/compile_step.py", "tests/goldens/image/inputs", "bench/python_faults.py", "bench/planted_faults.py",
+         "bench/loops", "python/tests/test_gpu.py", "python/tests/sample_sets.py"]
 ARCHIVES = ["cifar10-train.tar", "cifar10-test.tar"]
 # Libraries of a bare Ubuntu 24.04 or Debian 12.
 SYSTEM = re.compile(r"(ld-linux-x86-64|lib(c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+|z))\.so\.")
@@ -133,8 +134,9 @@ def sizes(folder):
                             if path.is_file()) for entry in sorted(folder.iterdir())}
 
 
-def stage(folder, programs, root, cifar, wheel=None):
-    """`programs`: {name: path}. `cifar`: the archives' folder, or None. `wheel`: whose command to take, or None."""
+def stage(folder, programs, root, cifar, wheel=None, package=None):
+    """`programs`: {name: path}. `cifar`: the archives' folder, or None. `wheel`: whose command to take, or None.
+    `package`: a wheel of the Python package, or None."""
     for tool in ("patchelf", "strip", "ldd"):
         if not shutil.which(tool):
             sys.exit(f"gpu-check: --stage needs {tool}: run tools/setup.sh --dev")
@@ -147,6 +149,9 @@ def stage(folder, programs, root, cifar, wheel=None):
     if wheel:
         take_command(wheel, fresh, programs)
     copy_files(fresh, root)
+    if package:
+        with zipfile.ZipFile(package) as archive:
+            archive.extractall(fresh / "package")
     if cifar:
         pack_cifar(cifar, fresh)
     else:

@@ -1,0 +1,125 @@
+"""The package on a GPU: tools/gpu-check runs these. Needs numpy, pytest, and torch with a GPU."""
+
+import json
+
+import pytest
+
+import saturate
+from sample_sets import Numbered
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+SYNTH = "synth:size=64,count=600"
+ARGUMENTS = {"batch": 32, "size": 48, "threads": 2, "crop": "random_resized", "options": {"augment.hue": 0.1}}
+
+
+def both(source=SYNTH, **arguments):
+    """Batches on the GPU, and those that should equal them."""
+    return zip(*(saturate.Loader(source, device=device, **{**ARGUMENTS, **arguments}) for device in ("cuda", "cpu")))
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "uint8"])
+def test_pixels_have_the_bits_of_the_cpus(layout, dtype):
+    for (a, la), (b, lb) in both(layout=layout, dtype=dtype):
+        assert a.is_cuda and la.is_cuda and a.dtype == b.dtype and a.stride() == b.stride()
+        assert a.cpu().equal(b) and la.cpu().equal(lb)
+
+
+@pytest.mark.parametrize("arguments", [{"mixup": 1}, {"cutmix": 1}])
+def test_mixing_is_that_of_the_cpu(arguments):
+    for (a, soft1), (b, soft2) in both(soft_labels=True, **arguments):
+        assert (a.cpu() - b).abs().max() < 1e-5 and (soft1.cpu() - soft2).abs().max() < 1e-6
+
+
+def test_masks_come_along():
+    for (a, m1), (b, m2) in both(SYNTH + ",masks=true"):
+        assert a.cpu().equal(b) and m1.is_cuda and m1.cpu().equal(m2)
+
+
+@pytest.mark.parametrize("side", [False, True])
+def test_no_batch_is_written_while_a_late_gpu_needs_it(side):
+    """The GPU reads each batch long after the loop has asked for later ones, on the default or another stream."""
+    with torch.cuda.stream(torch.cuda.Stream() if side else torch.cuda.default_stream()):
+        sums, expected = [], []
+        for (a, _), (b, _) in both(dtype="uint8"):
+            torch.cuda._sleep(20_000_000)
+            sums.append(a.long().sum())
+            expected.append(int(b.long().sum()))
+            del a
+        assert [int(each) for each in sums] == expected
+
+
+def test_kept_batches_stay():
+    kept = [(a, b) for (a, _), (b, _) in both(dtype="uint8")]
+    assert len(kept) == 19 and all(a.cpu().equal(b) for a, b in kept)
+
+
+def test_resuming_continues_with_the_next_batch():
+    loader = saturate.Loader(Numbered(40), batch=4, size=6, device="cuda")
+    whole = [labels.tolist() for _, labels in loader]
+    loader.set_epoch(0)
+    found = []
+    for _, labels in loader:
+        found.append(labels.tolist())
+        if len(found) == 5:
+            break
+    rest = saturate.Loader(Numbered(40), batch=4, size=6, device="cuda")
+    rest.load_state_dict(loader.state_dict())
+    assert found + [labels.tolist() for _, labels in rest] == whole
+
+
+class Loop:
+    """Long enough steps that a GPU is the limit."""
+
+    def __init__(self):
+        torch.manual_seed(3)
+        layers = [torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.BatchNorm2d(64), torch.nn.ReLU()]
+        layers += [torch.nn.Conv2d(64, 64, 3, padding=1), torch.nn.ReLU()] * 4
+        layers += [torch.nn.Dropout(), torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(1024, 10)]
+        self.model = torch.nn.Sequential(*layers).cuda()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        data = torch.utils.data.TensorDataset(torch.randn(512, 3, 64, 64), torch.arange(512) % 10)
+        self.loader = torch.utils.data.DataLoader(data, batch_size=64, shuffle=True)
+
+    def step(self, batch):
+        images, labels = (each.cuda() for each in batch)
+        self.optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(self.model(images), labels)
+        loss.backward()
+        self.optimizer.step()
+        return loss
+
+    def state(self):
+        moments = [value.cpu() for each in self.optimizer.state.values() for value in each.values()]
+        return [*(each.cpu() for each in self.model.state_dict().values()), *moments, torch.cuda.get_rng_state(),
+                torch.get_rng_state()]
+
+
+def test_watch_measures_the_gpu(tmp_path):
+    loop = Loop()
+    with saturate.watch(out=tmp_path / "run") as watch:
+        for _ in range(6):
+            for batch in loop.loader:
+                watch.step(loss=loop.step(batch))
+        torch.cuda.synchronize()
+    end = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+    phases = end["device_phases"]
+    assert phases["backward"] > phases["forward"] > phases["optimizer"] > 0
+    assert sum(phases.values()) < 1.05 * end["time_s"], end
+    assert end["device_memory_peak_bytes"] > 64 << 20
+    if pytest.importorskip("pynvml"):
+        assert end["telemetry"]["gpu_memory_bytes"] > end["device_memory_peak_bytes"], end
+
+
+def test_diagnose_restores_the_gpu_to_the_bit():
+    loop = Loop()
+    for batch in loop.loader:
+        loop.step(batch)
+    before = loop.state()
+    found = saturate.diagnose(loop.step, loop.loader, seconds=20)
+    assert all(a.equal(b) for a, b in zip(before, loop.state(), strict=True))
+    print(found)
+    assert not torch.backends.cudnn.benchmark and not torch.is_autocast_enabled("cuda")
+    assert all(each.is_contiguous() for each in loop.model.parameters())
