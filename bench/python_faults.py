@@ -191,7 +191,7 @@ def table(rows):
 
 
 def lacks(loop):
-    """What a loop needs and is not here, or None."""
+    """Why a loop cannot run here, or None."""
     if loop.package and importlib.util.find_spec(loop.package) is None:
         return f"{loop.package} is not installed"
     if loop.needs_gpu:
