@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """tools/gpu-check with programs that only print a GPU's output: which results it keeps, and in which order."""
 
+import contextlib
 import importlib.util
 import json
 import lzma
@@ -17,7 +18,7 @@ from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
-from gpu_check import jobs, shards, stage  # noqa: E402
+from gpu_check import command, jobs, shards, stage  # noqa: E402
 from gpu_check.check import Check  # noqa: E402
 from gpu_check.results import Mismatch, Results  # noqa: E402
 
@@ -364,6 +365,17 @@ class Staged(InFolder):
         hashed = "libfmt-0a1b2c3d.so.9.1.0"
         self.assertEqual([(*call[:2], call[2].name) for call in calls],
                          [("libfmt.so.9", hashed, "tests"), ("libfmt.so.9", hashed, "libgtest.so.1")])
+
+    def test_finds_the_same_torch_when_called_again_in_its_folder(self):
+        site = self.folder / "site"
+        script(site / "torch/__init__.py", "")
+        script(site / "torch-2.11.1.dist-info/METADATA", "Name: torch\nVersion: 2.11.1+cu130\n")
+        (self.folder / "torch_version").write_text("2.11.0")
+        with contextlib.chdir(self.folder), mock.patch.object(command, "ROOT", self.folder), \
+                mock.patch.dict(os.environ, {"PYTHONPATH": str(site)}):
+            for _ in range(2):
+                self.assertTrue(command.link_torch(sys.executable))
+                self.assertEqual((self.folder / "torch").resolve(), (site / "torch").resolve())
 
     def test_archives_are_compressed_with_xz(self):
         for name in stage.ARCHIVES:

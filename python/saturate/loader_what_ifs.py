@@ -75,7 +75,8 @@ def _workers(loader: Any) -> List[WhatIf]:
     if now == 0:
         return [with_workers("data-loading", number) for number in sorted({machine, 2 * machine})]
     fewer = machine if machine < now else now // 2
-    found = [with_workers("workers-too-few", number) for number in (2 * now, 4 * now)]
+    more = sorted({2 * now, 4 * now, max(4 * now, machine)})
+    found = [with_workers("workers-too-few", number) for number in more]
     found += [with_workers("workers-too-many", number) for number in sorted({fewer, 0} - {now}, reverse=True)]
     factor = loader.prefetch_factor or 2
     found.append(WhatIf("prefetch", _argument(loader, "prefetch_factor", 4 * factor),

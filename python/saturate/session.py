@@ -79,10 +79,10 @@ class Session:
         fixed = held(batch)
         whole, without_input, alone = [], [], []
         for number in range(2 * FIRST_ROUNDS):
+            alone.append(self.turns.loading(self._own, self._turn_s))
             pace = yield from self.turns.steps(self._own, contextlib.nullcontext, self._turn_s)
             whole.append(pace)
             without_input.append((yield from self.turns.steps(fixed, contextlib.nullcontext, self._turn_s)))
-            alone.append(self.turns.loading(self._own, self._turn_s))
             if number + 1 >= FIRST_ROUNDS and self._left() < 0.85 * self.seconds:
                 break
         self.pace = sorted(whole)[len(whole) // 2]
@@ -130,7 +130,9 @@ class Session:
     def _rounds(self, what_if: WhatIf, rounds: int, seconds: float) -> NoPace:
         """Interleaves the loop and the loop with the change, in alternating order."""
         begin, self.current, is_changed = self._clock(), what_if, False
-        other = self._own if what_if.batches is None else Arm(what_if.batches)
+        other = self._own
+        if what_if.batches is not None:  # unless they are for the input, they are loaded like the loop's own
+            other = Arm(what_if.batches, loaded=self._own.loaded if what_if.has_own_limit else 0.0)
         try:
             for number in range(rounds):
                 paces = {}

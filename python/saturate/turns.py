@@ -22,6 +22,7 @@ MOST_SETTLING = 32   # steps before a turn is measured
 MOST_LOADED = 100    # batches of a turn without steps
 STRETCH = 3          # times as long as planned a turn takes at most, with what interrupts it
 WAITED = 0.2         # of a step: its batch was not ready, so that nothing is left from a rest
+FAST = 2             # times as fast as the steps: a loader that is no limit, with or without a rest
 
 
 class Remedy(NamedTuple):
@@ -79,10 +80,12 @@ def ahead_of(loader: Any) -> int:
 
 
 class Arm:
-    """Batches for turns; between them its workers only fill their queues."""
+    """Batches for turns; between them its workers only fill their queues. `loaded`: samples/s of the loader alone, if
+    known."""
 
-    def __init__(self, batches: Callable[[], Iterable[Any]], *, is_made_here: bool = True) -> None:
-        self._open, self._is_made_here, self.ahead = batches, is_made_here, 0
+    def __init__(self, batches: Callable[[], Iterable[Any]], *, is_made_here: bool = True,
+                 loaded: float = 0.0) -> None:
+        self._open, self._is_made_here, self.ahead, self.loaded = batches, is_made_here, 0, loaded
         self._source: Any = None
         self._batches: Optional[Iterator[Any]] = None
 
@@ -168,6 +171,7 @@ class Turns:
         return Pace(samples / elapsed, steps / elapsed)
 
     def _settle(self, arm: Arm, begin_step: Optional[Callable[[], None]]) -> Generator[Any, None, None]:
+        since = 0.0  # the end of the first step, which may be slower than others
         for number in range(min(arm.ahead, MOST_SETTLING) + 1):
             begin = self.clock()
             batch = arm.next()
@@ -177,6 +181,12 @@ class Turns:
             yield batch
             if number > 0 and taken - begin > WAITED * (self.clock() - begin):
                 return
+            if arm.loaded:
+                self._synchronize()
+                if number == 0:
+                    since = self.clock()
+                elif arm.loaded * (self.clock() - since) > FAST * number * (size_of(batch) or 1):
+                    return
 
     def loading(self, arm: Arm, seconds: float) -> Pace:
         """The loader without steps."""
@@ -186,7 +196,8 @@ class Turns:
         while steps < LEAST_STEPS or (self.clock() - begin < seconds and steps < MOST_LOADED):
             samples, steps = samples + (size_of(arm.next()) or 1), steps + 1
         elapsed = max(self.clock() - begin, 1e-9)
-        return Pace(samples / elapsed, steps / elapsed)
+        arm.loaded = samples / elapsed
+        return Pace(arm.loaded, steps / elapsed)
 
 
 class _Held:

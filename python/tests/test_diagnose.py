@@ -1,7 +1,9 @@
 """saturate.diagnose(): statistics of the command, what-ifs in turns, and everything as before at the end. The time of
 most tests is a clock that the parts of a step move."""
 
+import contextlib
 import copy
+import itertools
 import json
 import math
 import random
@@ -16,6 +18,7 @@ torch = pytest.importorskip("torch")
 from saturate.diagnosing import conclude, drive  # noqa: E402
 from saturate.observing import Observation  # noqa: E402
 from saturate.session import Session  # noqa: E402
+from saturate.turns import Arm, Turns  # noqa: E402
 
 
 def test_the_statistics_are_those_of_the_command():
@@ -97,6 +100,30 @@ def test_slow_samples_are_loaded_by_workers():
     assert found.causes[0].gain == pytest.approx(5, rel=0.01)  # 0.4 s of 0.5
     assert any("num_workers=" in line for line in found.causes[0].remedy.lines)
     assert found.rate == pytest.approx(2, rel=0.01)
+
+
+def test_slow_steps_with_many_batches_ahead_are_measured_in_time():
+    """What was loaded meanwhile does not matter to steps that are the limit: on a GPU it took four times as long as
+    asked."""
+    loop = Loop(compute=1, num_workers=2, prefetch_factor=16)
+    found = loop.diagnose(seconds=60, only=["fused-optimizer", "batch-size", "channels-last"])
+    assert loop.clock.now < 90
+    assert len(found.causes + found.uncertain + found.idle) >= 1
+
+
+def test_what_was_loaded_ahead_is_no_gain():
+    """Of a loader that is the limit, batches that its workers loaded during a rest do not count."""
+    turns, arm = Turns(lambda: None, Clock()), Arm(lambda: itertools.repeat(torch.zeros(8, 1)))
+    for loaded, settled in ((0, 33), (79, 33), (159, 33), (161, 2)):  # samples/s; a step takes 0.1 s
+        arm.loaded, arm.ahead, count = loaded, 32, 0
+        steps = turns.steps(arm, contextlib.nullcontext, 1.0)
+        with contextlib.suppress(StopIteration):
+            next(steps)
+            while True:
+                turns.clock.now += 0.1
+                count += 1
+                next(steps)
+        assert count == settled + 10
 
 
 def taking(name, seconds):

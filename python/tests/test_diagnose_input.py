@@ -88,12 +88,18 @@ def test_decoded_images_are_kept():
     assert len(dataset.decoded) == 2 + len(dataset)  # the user's dataset decodes as before
 
 
-def test_what_ifs_follow_the_arguments():
+def test_what_ifs_follow_the_arguments(monkeypatch):
     data = list(range(64))
     none = by_name(DataLoader(data, batch_size=4))
     assert {"data-loading", "pin-memory", "batch-size"} == set(none) and none["pin-memory"].skipped
     some = by_name(DataLoader(data, batch_size=4, num_workers=2))
     assert {"workers-too-few", "workers-too-many", "prefetch"} <= set(some) and "data-loading" not in some
+    numbers = {1: [2, 4, 16], 2: [4, 8, 16], 8: [16, 32]}
+    with monkeypatch.context() as patch:
+        patch.setattr("saturate.loader_what_ifs.cores", lambda: 16)
+        for now, more in numbers.items():
+            found = loader_what_ifs(DataLoader(data, batch_size=4, num_workers=now), has_gpu=False)
+            assert [each.remedy.edit.arguments["num_workers"] for each in found if each.name == "workers-too-few"] == more
     assert "batch-size" not in by_name(DataLoader(data, batch_sampler=[[0, 1], [2]]))
     assert by_name(DataLoader(data[:5], batch_size=4))["batch-size"].skipped
     assert loader_what_ifs([1, 2], has_gpu=False) == []

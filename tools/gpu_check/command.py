@@ -123,7 +123,8 @@ def programs_in(build):
 
 def link_torch(python):
     """Links the torch of `python` beside the stage's programs, which load it from there; False if it has none."""
-    code = ("import importlib.metadata as m, importlib.util as u, os\n"
+    code = ("import importlib.metadata as m, importlib.util as u, os, sys\n"
+            "sys.path = [place for place in sys.path if place]\n"  # not the link, if this folder is the stage
             "print(m.version('torch'), os.path.dirname(u.find_spec('torch').origin))")
     found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
     version, _, folder = found.stdout.strip().partition(" ")
