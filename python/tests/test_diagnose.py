@@ -103,8 +103,7 @@ def test_slow_samples_are_loaded_by_workers():
 
 
 def test_slow_steps_with_many_batches_ahead_are_measured_in_time():
-    """What was loaded meanwhile does not matter to steps that are the limit: on a GPU it took four times as long as
-    asked."""
+    """Batches that are loaded meanwhile do not matter to steps that are the limit."""
     loop = Loop(compute=1, num_workers=2, prefetch_factor=16)
     found = loop.diagnose(seconds=60, only=["fused-optimizer", "batch-size", "channels-last"])
     assert loop.clock.now < 90
@@ -112,7 +111,7 @@ def test_slow_steps_with_many_batches_ahead_are_measured_in_time():
 
 
 def test_what_was_loaded_ahead_is_no_gain():
-    """Of a loader that is the limit, batches that its workers loaded during a rest do not count."""
+    """Batches that workers loaded during a rest do not count, if the loader is the limit."""
     turns, arm = Turns(lambda: None, Clock()), Arm(lambda: itertools.repeat(torch.zeros(8, 1)))
     for loaded, settled in ((0, 33), (79, 33), (159, 33), (161, 2)):  # samples/s; a step takes 0.1 s
         arm.loaded, arm.ahead, count = loaded, 32, 0
