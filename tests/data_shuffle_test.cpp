@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <numeric>
 
 #include "data/read_ahead.h"
 #include "tests/data_testing.h"
@@ -161,12 +162,14 @@ class FarDataset : public testing::MemoryDataset {
   uint64_t look_ahead() const override { return 35; }
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     EXPECT_EQ(count, 1u);
-    if (advice == ReadAdvice::kLater) later.push_back(uint32_t(first));
-    if (advice != ReadAdvice::kLater)
-      (advice == ReadAdvice::kSoon ? soon : withdrawn).push_back(uint32_t(first));
+    (advice == ReadAdvice::kSoon     ? soon
+     : advice == ReadAdvice::kLater  ? later
+     : advice == ReadAdvice::kToDisk ? for_disk
+                                     : withdrawn)
+        .push_back(uint32_t(first));
     if (advice == ReadAdvice::kSoon) next_uses.push_back(advice.next_use);
   }
-  mutable std::vector<uint32_t> soon, later, withdrawn;
+  mutable std::vector<uint32_t> soon, later, for_disk, withdrawn;
   mutable std::vector<uint64_t> next_uses;
 };
 
@@ -178,16 +181,21 @@ TEST(ReadAhead, AnnouncesSamplesOfAFarSourceInTheirOrder) {
     ReadAhead ahead(data, {}, 5, 2, false);
     ahead.start(0, 0, order, 1, 7);
     EXPECT_EQ(data.soon, (Indices{3, 8, 1})) << "those within the budget";
+    EXPECT_EQ(data.for_disk, (Indices{})) << "nothing delays the first batch";
     ahead.advance(0, 2);
     EXPECT_EQ(data.soon, (Indices{3, 8, 1, 9}));
+    EXPECT_EQ(data.for_disk, (Indices{2, 0})) << "the rest";
+    ahead.advance(0, 3);
+    EXPECT_EQ(data.soon, (Indices{3, 8, 1, 9, 2}));
     ahead.start(1, 0, order, 3, 7);
-    EXPECT_EQ(data.withdrawn, (Indices{8, 1, 9}));
-    EXPECT_EQ(data.soon, (Indices{3, 8, 1, 9, 1, 9, 2}));
+    EXPECT_EQ(data.withdrawn, (Indices{1, 9, 2, 0}));
+    EXPECT_EQ(data.soon, (Indices{3, 8, 1, 9, 2, 1, 9, 2}));
+    EXPECT_EQ(data.for_disk, (Indices{2, 0, 0}));
     ahead.advance(0, 7);
-    EXPECT_EQ(data.soon.size(), 7u) << "all that was announced is delivered, and more";
-    EXPECT_EQ(data.withdrawn.size(), 3u);
+    EXPECT_EQ(data.soon.size(), 8u) << "all that was announced is delivered, and more";
+    EXPECT_EQ(data.withdrawn.size(), 4u);
   }
-  EXPECT_EQ(data.withdrawn.size(), 3u);
+  EXPECT_EQ(data.withdrawn.size(), 4u);
   // Samples that the threads may read before the next call are announced, whatever the budget.
   data.soon.clear();
   {
@@ -195,7 +203,22 @@ TEST(ReadAhead, AnnouncesSamplesOfAFarSourceInTheirOrder) {
     ahead.start(0, 0, order, 0, 8);
     EXPECT_EQ(data.soon, (Indices{5, 3, 8, 1, 9}));
   }
-  EXPECT_EQ(data.withdrawn.size(), 8u);
+  EXPECT_EQ(data.withdrawn.size(), 9u);
+}
+
+// At most 16 times the budget for memory; one that then comes soon leaves room for another.
+TEST(ReadAhead, AnnouncesMoreOfAFarSourceForTheDisk) {
+  std::vector<uint32_t> order(200);
+  std::iota(order.begin(), order.end(), 0u);
+  const FarDataset data;
+  ReadAhead ahead(data, {}, 5, 2, false);
+  ahead.start(0, 0, order, 0, 200);
+  for (size_t delivered = 1; delivered < 140; ++delivered) {
+    ahead.advance(0, delivered);
+    EXPECT_EQ(data.soon.size(), delivered + 3);
+    EXPECT_EQ(data.for_disk.size(), delivered + 55) << "35 * 16 = 560 bytes";
+    EXPECT_EQ(data.for_disk.back(), delivered + 3 + 55);
+  }
 }
 
 // Two samples of 10 bytes fit into half of 45.

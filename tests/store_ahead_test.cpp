@@ -153,7 +153,7 @@ TEST_F(StoreAhead, TheRangeAfterARangeIsFetchedInItsTurn) {
   ObjectStore store(env(), {}, tuning);
   const auto object = store.open(server.url("/a"));
   const auto announce_two = [&](uint64_t offset) {
-    store.announce(object, offset, 100, ReadAdvice::kUnknown,
+    store.announce(object, offset, 100, ReadAdvice::kSoon,
                    [this, offset](std::span<const std::byte> bytes) {
                      EXPECT_EQ(testing::to_text(bytes), text.substr(offset, 100));
                      return ByteRange{offset + 5'000, 1'000};
@@ -177,7 +177,7 @@ TEST_F(StoreAhead, NothingFollowsAWithdrawnRange) {
   ObjectStore store(env(), {}, tuning);
   const auto object = store.open(server.url("/a"));
   const auto announce_two = [&](uint64_t offset, uint64_t next) {
-    store.announce(object, offset, 100, ReadAdvice::kUnknown, [next](std::span<const std::byte>) {
+    store.announce(object, offset, 100, ReadAdvice::kSoon, [next](std::span<const std::byte>) {
       return ByteRange{next, 1'000};
     });
   };
@@ -203,7 +203,7 @@ TEST_F(StoreAhead, LaterRangesAreFetchedAfterTheOthersAndLeaveThemHalfOfTheBudge
   ObjectStore store(env(), {}, tuning);
   const auto object = store.open(server.url("/a"));
   const auto announce_later = [&](uint64_t offset) {
-    store.announce(object, offset, 1'000, ReadAdvice::kUnknown, {}, /*later=*/true);
+    store.announce(object, offset, 1'000, ReadAdvice::kLater);
   };
   hold(20'000);
   for (const uint64_t offset : {20'000, 50'000, 90'000, 120'000}) announce_later(offset);
@@ -230,19 +230,16 @@ TEST_F(StoreAhead, TheRangeAfterALaterRangeIsLaterToo) {
   tuning.ahead_bytes = 1'500;
   ObjectStore store(env(), {}, tuning);
   const auto object = store.open(server.url("/a"));
-  const auto announce_two = [&](bool later) {
-    store.announce(
-        object, 20'000, 100, ReadAdvice::kUnknown,
-        [](std::span<const std::byte>) {
-          return ByteRange{25'000, 1'000};
-        },
-        later);
+  const auto announce_two = [&](ReadAdvice advice) {
+    store.announce(object, 20'000, 100, advice, [](std::span<const std::byte>) {
+      return ByteRange{25'000, 1'000};
+    });
   };
-  announce_two(true);
+  announce_two(ReadAdvice::kLater);
   ASSERT_TRUE(asked(1));
   read_range(store, object, 199'000, 10);
   EXPECT_EQ(order().size(), 2u) << "the second does not fit into half of the budget";
-  announce_two(false);
+  announce_two(ReadAdvice::kSoon);
   ASSERT_TRUE(asked(3));
   read_range(store, object, 20'000, 100);
   EXPECT_EQ(read_range(store, object, 25'000, 1'000), text.substr(25'000, 1'000));

@@ -228,7 +228,8 @@ TEST_F(StoreCache, EvictsWhatIsReadAgainLast) {
     for (size_t e = 0; e < kEpochs; ++e)
       for (const uint32_t range : epochs[e]) {
         std::vector<std::byte> out(kLength);
-        store.announce(object, 1'000 + range * kLength, kLength, next_epoch(epochs, e, range));
+        store.announce(object, 1'000 + range * kLength, kLength,
+                       {ReadAdvice::kSoon, next_epoch(epochs, e, range)});
         store.read(object, 1'000 + range * kLength, out);
         store.flush();
         ++reads;

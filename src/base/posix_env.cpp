@@ -83,7 +83,7 @@ class PosixReadableFile : public ReadableFile {
     read_fully(fd_.get(), offset, out, path_);
   }
   void advise(ReadAdvice advice, uint64_t offset, uint64_t length) const override {
-    if (advice == ReadAdvice::kLater || advice == ReadAdvice::kDamaged) return;
+    if (advice != ReadAdvice::kSoon && advice != ReadAdvice::kNotAgain) return;
     ::posix_fadvise(fd_.get(), off_t(offset), off_t(length),
                     advice == ReadAdvice::kSoon ? POSIX_FADV_WILLNEED : POSIX_FADV_DONTNEED);
   }

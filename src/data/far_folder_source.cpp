@@ -77,11 +77,11 @@ class FarFolderSource : public IndexedSource {
         store_->drop_copies(object(i), 0, found_.images[i].size);
         continue;
       }
+      if (advice == ReadAdvice::kToDisk && store_->options().cache_dir.empty()) continue;
       const MutexLock lock(mutex_);
       const auto [at, is_new] = announced_.try_emplace(i);
       if (is_new) at->second = object(i);
-      store_->announce(at->second, 0, found_.images[i].size, advice.next_use, {},
-                       advice == ReadAdvice::kLater);
+      store_->announce(at->second, 0, found_.images[i].size, advice);
     }
   }
 

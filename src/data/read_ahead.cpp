@@ -11,6 +11,7 @@ namespace saturate {
 namespace {
 
 constexpr uint64_t kFirstBytes = 16 << 20;  // announced before the first batch of all
+constexpr uint64_t kDiskShare = 16;         // times look_ahead() are announced for the disk
 
 // A failure is reported by the read that meets it.
 void advise(const Dataset& data, ReadAdvice advice, size_t first, size_t count,
@@ -86,19 +87,33 @@ void ReadAhead::announce(size_t delivered) {
     sizes_.pop_front();
     if (!later_order_.empty()) unread_[order_[delivered_]] = false;
   }
-  next_ = std::max(next_, delivered_);
+  for (; next_ < delivered_; ++next_)
+    if (next_ < stored_) for_disk_ -= data_.bytes(order_[next_]);
   // Less at first, so that the rows of most images are chosen when the link has been measured.
   const uint64_t budget = has_delivered_ ? budget_ : std::min(budget_, kFirstBytes);
   for (; next_ < order_.size(); ++next_) {
     const uint32_t index = order_[next_];
     const uint64_t bytes = data_.bytes(index);
-    if (sizes_.size() >= in_flight_ && announced_ + bytes > budget) return;
+    if (sizes_.size() >= in_flight_ && announced_ + bytes > budget) return announce_to_disk();
+    if (next_ < stored_) for_disk_ -= bytes;
     advise(data_, {ReadAdvice::kSoon, next_use(index, 0)}, index, 1,
            rows_ ? rows_->choose(index) : ImageRows());
     sizes_.push_back(bytes);
     announced_ += bytes;
   }
   if (later_.order && uint64_t{epoch_} + 1 < later_.count) announce_later();
+}
+
+void ReadAhead::announce_to_disk() {
+  if (!has_delivered_) return;
+  const uint64_t next_use = batch_ > 0 ? epoch_ : ReadAdvice::kUnknown;  // now, before all others
+  for (stored_ = std::max(stored_, next_); stored_ < order_.size(); ++stored_) {
+    const uint32_t index = order_[stored_];
+    const uint64_t bytes = data_.bytes(index);
+    if (for_disk_ + bytes > kDiskShare * budget_) return;
+    advise(data_, {ReadAdvice::kToDisk, next_use}, index, 1);
+    for_disk_ += bytes;
+  }
 }
 
 // With what this epoch leaves of the budget, and at most half of it.
@@ -155,10 +170,11 @@ void ReadAhead::look_at_later_epochs(uint32_t epoch) {
 }
 
 void ReadAhead::withdraw() {
-  for (size_t i = 0; i < sizes_.size(); ++i)
-    advise(data_, ReadAdvice::kNotAgain, order_[delivered_ + i], 1);
+  const size_t end = std::max(delivered_ + sizes_.size(), stored_);
+  for (size_t i = delivered_; i < end; ++i) advise(data_, ReadAdvice::kNotAgain, order_[i], 1);
   sizes_.clear();
-  announced_ = 0;
+  announced_ = for_disk_ = 0;
+  stored_ = 0;
 }
 
 void ReadAhead::withdraw_later() {

@@ -1,8 +1,9 @@
 // Tells a source what an epoch reads next. Storage with slow seeks, in an epoch of
 // ShuffleMode::kBlock, is told blocks of samples, so that it can read each in one go; a source that
 // is far away (Dataset::look_ahead) is told sample by sample, in the order of use, and,
-// if several machines share the epochs, when this machine reads each sample again. At the end of an
-// epoch it is told the first samples of the next one, which it fetches until that begins.
+// if several machines share the epochs, when this machine reads each sample again; and of many more
+// that its cache on disk may have room for. At the end of an epoch it is told the first samples of
+// the next one, which it fetches until that begins.
 #pragma once
 
 #include <cstddef>
@@ -57,6 +58,7 @@ class ReadAhead {
  private:
   void hint_blocks(size_t place);
   void announce(size_t delivered);
+  void announce_to_disk();
   void announce_later();
   // An epoch of which samples are announced begins: they come soon.
   void take_later();
@@ -77,6 +79,8 @@ class ReadAhead {
   size_t delivered_ = 0;          // of order_
   std::deque<uint64_t> sizes_;    // bytes of order_[delivered_, next_)
   uint64_t announced_ = 0;        // their sum
+  size_t stored_ = 0;             // from next_ to here, samples are announced for the disk
+  uint64_t for_disk_ = 0;         // bytes of those
   bool has_delivered_ = false;
   uint32_t epoch_ = 0;  // begun last
   // The next epoch:

@@ -107,8 +107,9 @@ bool ExtentCache::plan(const std::string& identity, uint64_t offset, uint64_t le
     const MutexLock lock(mutex_);
     if (next_use != ReadAdvice::kUnknown && !is_off())
       planned_[entry_hash(folder, name)] = next_use;
-    if (known_.contains(entry_hash(folder, name))) return true;
-    if (bad_.contains(entry_hash(folder, name))) return false;
+    const uint64_t hash = entry_hash(folder, name);
+    if (bad_.contains(hash)) return false;
+    if (known_.contains(hash) || unwritten_.contains(hash)) return true;
   }
   return env_.exists(folder_ + "/" + folder + "/" + name);  // another process may have written it
 }
@@ -139,9 +140,18 @@ bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<s
   const std::string folder = folder_of(identity), name = entry_name(number, out.size());
   const std::string path = folder_ + "/" + folder + "/" + name;
   const uint64_t hash = entry_hash(folder, name);
+  Bytes unwritten;
   {
     const MutexLock lock(mutex_);
     if (bad_.contains(hash)) return false;
+    if (const auto found = unwritten_.find(hash); found != unwritten_.end()) {
+      unwritten = found->second;
+      count_hit(hash, out.size());
+    }
+  }
+  if (unwritten) {
+    std::ranges::copy(*unwritten, out.begin());
+    return true;
   }
   try {
     const bool exists = env_.exists(path);
@@ -155,9 +165,8 @@ bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<s
              header.crc == entry_crc(identity, offset, out);
     }
     if (good) {
-      ++hits_;
-      hit_bytes_ += out.size();
       const MutexLock lock(mutex_);
+      count_hit(hash, out.size());
       note(folder, number, out.size(), take_planned_use(hash));
       return true;
     }
@@ -175,14 +184,37 @@ bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<s
   return false;
 }
 
-void ExtentCache::write_later(const std::string& identity, uint64_t offset, const Bytes& bytes) {
+void ExtentCache::count_hit(uint64_t hash, uint64_t bytes) {
+  if (ahead_.erase(hash) > 0) return;
+  ++hits_;
+  hit_bytes_ += bytes;
+}
+
+void ExtentCache::write_later(const std::string& identity, uint64_t offset, const Bytes& bytes,
+                              bool is_ahead) {
   if (is_off() || pending_ + bytes->size() > tuning_.pending_cache_bytes) return;
+  const uint64_t hash =
+      entry_hash(folder_of(identity), entry_name(entry_number(identity, offset), bytes->size()));
+  {
+    const MutexLock lock(mutex_);
+    unwritten_[hash] = bytes;
+    if (is_ahead) ahead_.insert(hash);
+  }
   pending_ += bytes->size();
-  writer_.submit([this, identity, offset, bytes] {
+  writer_.submit([this, identity, offset, bytes, hash] {
     const CancelScope scope([this] { return ending_.load(); });
     write(identity, offset, *bytes);
     pending_ -= bytes->size();
+    const MutexLock lock(mutex_);
+    unwritten_.erase(hash);
   });
+}
+
+bool ExtentCache::has_room(uint64_t bytes) {
+  const uint64_t pending = pending_ + bytes;
+  if (is_off() || pending > tuning_.pending_cache_bytes) return false;
+  const MutexLock lock(mutex_);
+  return seen_used_ + room_of(pending) + kCacheBlock <= budget_;
 }
 
 void ExtentCache::write(const std::string& identity, uint64_t offset,

@@ -54,9 +54,13 @@ class ExtentCache {
   // Removes a damaged range that was read as a whole, once: if it is damaged again, it is so in the
   // store. Nothing reads it meanwhile.
   void remove(const std::string& identity, uint64_t offset, uint64_t length) TAKES_LOCK(mutex_);
-  // Writes the range from `offset` later, on another thread. Skips it if too much is pending, or if
-  // the budget is used up by ranges that are not evicted for it.
-  void write_later(const std::string& identity, uint64_t offset, const Bytes& bytes);
+  // Whether so many bytes can be written without evicting anything.
+  bool has_room(uint64_t bytes) TAKES_LOCK(mutex_);
+  // Writes the range from `offset` later, on another thread, and has it already. Skips it if too
+  // much is pending, or if the budget is used up by ranges that are not evicted for it.
+  // `is_ahead`: it was fetched for this, so that its first read is no hit.
+  void write_later(const std::string& identity, uint64_t offset, const Bytes& bytes,
+                   bool is_ahead = false);
   // Keeps a list as lists/NAME, in the place of an older one. False if there is no room.
   bool keep_list(const std::string& name, std::span<const std::byte> bytes);
   // Waits until nothing is pending.
@@ -97,6 +101,7 @@ class ExtentCache {
     uint64_t number, length;  // of its name
   };
   void remove_files(const std::string& folder, const std::vector<EntryRange>& ranges);
+  void count_hit(uint64_t hash, uint64_t bytes) NEEDS_LOCK(mutex_);
   // The range is in the folder.
   void note(const std::string& folder, uint64_t number, uint64_t length, uint64_t next_use)
       NEEDS_LOCK(mutex_);
@@ -135,6 +140,8 @@ class ExtentCache {
   // Ranges in the folder, by a hash; end(): not in the order.
   std::unordered_map<uint64_t, Order::iterator> known_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, uint64_t> planned_ GUARDED_BY(mutex_);  // next uses, by hash
+  std::unordered_map<uint64_t, Bytes> unwritten_ GUARDED_BY(mutex_);   // pending, by hash
+  std::set<uint64_t> ahead_ GUARDED_BY(mutex_);  // fetched for the disk and not read, by hash
   // Ranges that were damaged, by hash: those still to be removed, and all.
   std::set<uint64_t> bad_ GUARDED_BY(mutex_), removed_ GUARDED_BY(mutex_);
   std::set<std::string> in_use_ GUARDED_BY(mutex_);  // folders of objects

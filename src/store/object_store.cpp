@@ -15,8 +15,6 @@ namespace {
 
 // Fetched to open an object, and kept: the header of any format.
 constexpr uint64_t kHeadBytes = 512;
-// Turns of what was announced for later.
-constexpr uint64_t kLaterTurns = uint64_t{1} << 63;
 
 std::string checked_folder(const std::string& folder) {
   const auto refuse = [&](const char* what, const char* remedy) {
@@ -78,7 +76,7 @@ ObjectStore::ObjectPtr ObjectStore::open(const std::string& url) {
   {
     MutexLock lock(mutex_);
     ++piece->waiting;
-    load({piece}, false);
+    load({piece}, For::kReader);
     if (!wait_for(*piece, lock)) fail_cancelled(object->name);
     if (piece->error) std::rethrow_exception(piece->error);
   }
@@ -142,7 +140,7 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
   ++piece->waiting;
   if (piece->state == Piece::State::kQueued) {  // late: it goes before all others
     unqueue(*piece);
-    load({piece}, false);
+    load({piece}, For::kReader);
   }
   const bool has_come = wait_for(*piece, lock);
   --piece->waiting;
@@ -157,148 +155,25 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
   std::memcpy(out.data(), piece->bytes->data(), out.size());
 }
 
-bool ObjectStore::is_ahead(const StoreObject& object, uint64_t offset, uint64_t length) const {
-  const bool valid = offset <= object.size && length <= object.size - offset && length > 0;
-  return valid && length <= tuning_.read_bytes && offset + length > object.head.size();
-}
-
-void ObjectStore::enqueue(const PiecePtr& piece, uint64_t turn) {
-  if (!announced_.try_emplace({piece->object.get(), piece->offset}, piece).second) return;
-  piece->turn = piece->order = turn;
-  queue_.emplace(turn, piece);
-}
-
-void ObjectStore::announce(const ObjectPtr& object, uint64_t offset, uint64_t length,
-                           uint64_t next_use, const ReadableFile::NextRange& next, bool later) {
-  if (!is_ahead(*object, offset, length)) return;
-  const std::string identity = cache_ ? object->identity() : "";
-  if (!identity.empty() && cache_->plan(identity, offset, length, next_use)) return;
-  const auto piece = std::make_shared<Piece>(Piece{object, offset, length});
-  piece->next = next;
-  const MutexLock lock(mutex_);
-  const uint64_t turn = turns_++;
-  const auto found = announced_.find({object.get(), offset});
-  if (found == announced_.end())
-    enqueue(piece, later ? kLaterTurns + turn : turn);
-  else if (!later)
-    hasten(*found->second, turn);
-  load_announced();
-}
-
-void ObjectStore::hasten(Piece& piece, uint64_t turn) {
-  if (piece.order < kLaterTurns) return;
-  piece.order = turn;
-  if (piece.turn) {
-    auto queued = queue_.extract(*piece.turn);
-    piece.turn = queued.key() = turn;
-    queue_.insert(std::move(queued));
-  }
-  if (piece.after) hasten(*piece.after, turn);  // then the piece itself has left the queue
-}
-
-// Half is left to samples that come soon, of another loader too.
-uint64_t ObjectStore::budget_for(const Piece& piece) const {
-  return piece.order < kLaterTurns ? tuning_.ahead_bytes : tuning_.ahead_bytes / 2;
-}
-
-void ObjectStore::forget(const ObjectPtr& object, uint64_t offset, uint64_t length) {
-  const MutexLock lock(mutex_);
-  const auto end = announced_.lower_bound({object.get(), offset + length});
-  for (auto at = announced_.lower_bound({object.get(), offset}); at != end;) {
-    const auto found = at++;
-    if (found->second->waiting == 0) drop(found);
-  }
-  load_announced();
-}
-
-void ObjectStore::forget_all(const ObjectPtr& object) {
-  const MutexLock lock(mutex_);
-  auto at = announced_.lower_bound({object.get(), 0});
-  while (at != announced_.end() && at->first.first == object.get()) drop(at++);
-  load_announced();
-}
-
 void ObjectStore::drop_copies(const ObjectPtr& object, uint64_t offset, uint64_t length) {
   if (offset > object->size || length > object->size - offset) return;
   forget(object, offset, length);
   if (cache_ && !object->identity().empty()) cache_->remove(object->identity(), offset, length);
 }
 
-void ObjectStore::unqueue(Piece& piece) {
-  if (piece.turn) queue_.erase(*std::exchange(piece.turn, std::nullopt));
-}
-
-void ObjectStore::drop(std::map<Key, PiecePtr>::iterator at) {
-  Piece& piece = *at->second;
-  unqueue(piece);
-  // The memory of a range that is still loading is in use until it has come.
-  if (piece.state != Piece::State::kLoading && std::exchange(piece.held, false)) {
-    held_ -= piece.length;
-    if (piece.state == Piece::State::kReady) ready_ -= piece.length;
-  }
-  announced_.erase(at);
-}
-
-void ObjectStore::load_announced() {
-  while (!queue_.empty()) {
-    const PiecePtr first = queue_.begin()->second;
-    if (loading_ >= most_loading(first->length)) return;
-    if (held_ > 0 && held_ + first->length > budget_for(*first)) return;
-    std::vector<PiecePtr> pieces = with_neighbours(first);
-    for (const PiecePtr& piece : pieces) {
-      unqueue(*piece);
-      piece->held = true;
-      held_ += piece->length;
-    }
-    ++loading_;
-    load(std::move(pieces), true);
-  }
-}
-
-// The ranges that one request may fetch with this one: queued, right before or after it, up to the
-// merged size and the budget. Sorted by offset.
-std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& piece) {
-  std::vector<PiecePtr> found{piece};
-  const uint64_t held = held_, merged = most_merged(), budget = budget_for(*piece);
-  uint64_t first = piece->offset, end = piece->offset + piece->length, sum = piece->length;
-  const auto fits = [&](const Piece& other) {
-    const uint64_t low = std::min(first, other.offset);
-    const uint64_t high = std::max(end, other.offset + other.length);
-    const uint64_t gap = other.offset >= end ? other.offset - end
-                                             : first - std::min(first, other.offset + other.length);
-    const bool apart = other.offset >= end || other.offset + other.length <= first;
-    return other.object == piece->object && other.state == Piece::State::kQueued && apart &&
-           gap <= tuning_.merged_gap && high - low <= merged && held + sum + other.length <= budget;
-  };
-  const auto self = announced_.find({piece->object.get(), piece->offset});
-  for (auto at = std::next(self); at != announced_.end() && fits(*at->second); ++at) {
-    found.push_back(at->second);
-    end = at->second->offset + at->second->length;
-    sum += at->second->length;
-  }
-  for (auto at = self; at != announced_.begin() && fits(*std::prev(at)->second);) {
-    --at;
-    found.push_back(at->second);
-    first = at->second->offset;
-    sum += at->second->length;
-  }
-  std::ranges::sort(found, {}, &Piece::offset);
-  return found;
-}
-
-void ObjectStore::load(std::vector<PiecePtr> pieces, bool ahead) {
+void ObjectStore::load(std::vector<PiecePtr> pieces, For whom) {
   for (const PiecePtr& piece : pieces) piece->state = Piece::State::kLoading;
   const ObjectPtr object = pieces.front()->object;
   const uint64_t first = pieces.front()->offset;
   const uint64_t end = pieces.back()->offset + pieces.back()->length;
   client_.fetch(object, first, end - first,
-                [this, pieces = std::move(pieces), ahead](std::vector<std::byte>&& bytes,
-                                                          const std::exception_ptr& error) {
-                  take(pieces, ahead, std::move(bytes), error);
+                [this, pieces = std::move(pieces), whom](std::vector<std::byte>&& bytes,
+                                                         const std::exception_ptr& error) {
+                  take(pieces, whom, std::move(bytes), error);
                 });
 }
 
-void ObjectStore::take(const std::vector<PiecePtr>& pieces, bool ahead,
+void ObjectStore::take(const std::vector<PiecePtr>& pieces, For whom,
                        std::vector<std::byte>&& bytes, std::exception_ptr error) {
   const StoreObject& object = *pieces.front()->object;
   std::vector<ExtentCache::Bytes> parts(pieces.size());
@@ -330,9 +205,12 @@ void ObjectStore::take(const std::vector<PiecePtr>& pieces, bool ahead,
     // A later reader asks for itself, and gets the whole time limit.
     if (is_announced && error && piece.waiting == 0) drop(found);
     if (!identity.empty() && piece.offset + piece.length > object.head.size())
-      cache_->write_later(identity, piece.offset, parts[i]);
+      cache_->write_later(identity, piece.offset, parts[i], is_announced && is_for_disk(piece));
+    if (whom == For::kDisk) disk_bytes_ -= piece.length;
+    if (is_announced && !error && is_for_disk(piece) && piece.waiting == 0) drop(found);
   }
-  if (ahead) --loading_;
+  if (whom == For::kDisk) --disk_loading_;
+  if (whom != For::kReader) --loading_;
   load_announced();
   progress_.notify_all();
 }
@@ -368,25 +246,6 @@ uint64_t ObjectStore::request_bytes() const {
     if (2 * ready_ > tuning_.ahead_bytes) return UINT64_MAX;
   }
   return client_.pace().bytes_while_waiting;
-}
-
-int ObjectStore::most_loading(uint64_t length) const {
-  constexpr double kNear = 0.001;  // seconds until a first byte
-  constexpr int kLeast = 8, kMost = 256;
-  if (!tuning_.adapts) return tuning_.ahead_requests;
-  const LinkPace pace = client_.pace();
-  if (pace.bytes_while_waiting == UINT64_MAX) return tuning_.ahead_requests;
-  const double usual = tuning_.ahead_requests;
-  return int(std::clamp(usual * double(pace.bytes_while_waiting) / double(length),
-                        pace.least_first_byte_s < kNear ? std::min<double>(kLeast, usual) : usual,
-                        std::max<double>(kMost, usual)));
-}
-
-uint64_t ObjectStore::most_merged() const {
-  constexpr uint64_t kLeast = 64 << 10;
-  if (!tuning_.adapts) return tuning_.merged_bytes;
-  const uint64_t worth = std::min(client_.pace().bytes_while_waiting, tuning_.merged_bytes);
-  return std::clamp(4 * worth, std::min(kLeast, tuning_.merged_bytes), tuning_.merged_bytes);
 }
 
 void ObjectStore::flush() {

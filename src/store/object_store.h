@@ -38,11 +38,10 @@ class ObjectStore {
   // Fills `out` from `offset`. Fails with kRun if the store does not answer in time or the object
   // has changed, with kData past the end.
   void read(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out);
-  // A read of exactly this range comes soon, or `later`: after all that come soon, while announced
-  // ranges hold less than half of the budget. The next read after that comes in epoch `next_use`.
+  // A read of exactly this range comes: kSoon; kLater, after all that come soon, while announced
+  // ranges hold less than half of the budget; or kToDisk.
   void announce(const ObjectPtr& object, uint64_t offset, uint64_t length,
-                uint64_t next_use = ReadAdvice::kUnknown, const ReadableFile::NextRange& next = {},
-                bool later = false);
+                ReadAdvice advice = ReadAdvice::kSoon, const ReadableFile::NextRange& next = {});
   // Those that begin in this range do not come, unless they wait already.
   void forget(const ObjectPtr& object, uint64_t offset, uint64_t length = 1);
   void forget_all(const ObjectPtr& object);
@@ -93,20 +92,23 @@ class ObjectStore {
   using PiecePtr = std::shared_ptr<Piece>;
   using Key = std::pair<const StoreObject*, uint64_t>;  // object and offset
 
+  enum class For { kReader, kMemory, kDisk };  // whom a request is for
+
   void read_piece(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out);
   bool wait_for(const Piece& piece, MutexLock& lock) NEEDS_LOCK(mutex_);
-  void load(std::vector<PiecePtr> pieces, bool ahead) NEEDS_LOCK(mutex_);
-  void take(const std::vector<PiecePtr>& pieces, bool ahead, std::vector<std::byte>&& bytes,
+  void load(std::vector<PiecePtr> pieces, For whom) NEEDS_LOCK(mutex_);
+  void take(const std::vector<PiecePtr>& pieces, For whom, std::vector<std::byte>&& bytes,
             std::exception_ptr error) TAKES_LOCK(mutex_);
   static std::vector<ExtentCache::Bytes> divide(const std::vector<PiecePtr>& pieces,
                                                 std::vector<std::byte>&& bytes);
+  static bool is_for_disk(const Piece& piece);
   // Whether the range is one that can be fetched ahead.
   bool is_ahead(const StoreObject& object, uint64_t offset, uint64_t length) const;
   void enqueue(const PiecePtr& piece, uint64_t turn) NEEDS_LOCK(mutex_);
-  // A range that was announced for later comes soon.
+  // A range that was announced for later, or for the disk, comes by an earlier turn.
   void hasten(Piece& piece, uint64_t turn) NEEDS_LOCK(mutex_);
-  // Bytes that may be held once this piece is loading.
-  uint64_t budget_for(const Piece& piece) const;
+  // Whether so many bytes of announced ranges like this one may be requested now.
+  bool has_room(const Piece& piece, uint64_t bytes) NEEDS_LOCK(mutex_);
   // Starts requests for announced ranges while the budget allows it.
   void load_announced() NEEDS_LOCK(mutex_);
   // Requests for announced ranges of this size at a time: more if a reply mostly waits for its
@@ -132,9 +134,11 @@ class ObjectStore {
   std::map<Key, PiecePtr> announced_ GUARDED_BY(mutex_);
   std::map<uint64_t, PiecePtr> queue_ GUARDED_BY(mutex_);  // kQueued, by turn
   uint64_t turns_ GUARDED_BY(mutex_) = 0;
-  uint64_t held_ GUARDED_BY(mutex_) = 0;   // announced bytes that are loading or ready
-  uint64_t ready_ GUARDED_BY(mutex_) = 0;  // of those, ready
-  int loading_ GUARDED_BY(mutex_) = 0;     // requests for announced ranges
+  uint64_t held_ GUARDED_BY(mutex_) = 0;        // announced bytes that are loading or ready
+  uint64_t ready_ GUARDED_BY(mutex_) = 0;       // of those, ready
+  int loading_ GUARDED_BY(mutex_) = 0;          // requests for announced ranges
+  int disk_loading_ GUARDED_BY(mutex_) = 0;     // of those, for the disk
+  uint64_t disk_bytes_ GUARDED_BY(mutex_) = 0;  // of these, bytes
   std::unique_ptr<HttpCalls> calls_ GUARDED_BY(mutex_);  // made when needed
   RangeClient client_;                                   // last: its thread uses all of the above
 };

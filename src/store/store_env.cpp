@@ -33,8 +33,7 @@ class StoreFile : public ReadableFile {
   }
   void advise_next(ReadAdvice advice, uint64_t offset, uint64_t length,
                    const NextRange& next) const override {
-    const bool later = advice == ReadAdvice::kLater;
-    store_->announce(object_, offset, length, advice.next_use, next, later);
+    store_->announce(object_, offset, length, advice, next);
   }
   uint64_t request_bytes() const override { return store_->request_bytes(); }
 

@@ -21,9 +21,11 @@ namespace saturate {
 struct ReadAdvice {
   // kLater is for storage that is far away: such a part is fetched after all that kSoon announces,
   // with at most half of look_ahead(). kSoon for the same part moves it to those.
+  // kToDisk too, after all that kLater announces: such a part is only fetched into the storage's
+  // cache on disk, if it has one with room.
   // kDamaged: storage that is far away drops its copies of that part, which was read as a whole, so
   // that the next read fetches it again; the copies of a file's first 512 bytes stay.
-  enum Kind { kSoon, kLater, kNotAgain, kDamaged };
+  enum Kind { kSoon, kLater, kToDisk, kNotAgain, kDamaged };
   static constexpr uint64_t kUnknown = UINT64_MAX;
 
   constexpr ReadAdvice(Kind k, uint64_t use = kUnknown) : kind(k), next_use(use) {}

@@ -1,0 +1,181 @@
+// What readers have announced: in which order, and how far ahead, it is fetched.
+#include <algorithm>
+#include <utility>
+
+#include "store/object_store.h"
+
+namespace saturate {
+namespace {
+
+// Turns of what was announced for later, and of what is for the disk.
+constexpr uint64_t kLaterTurns = uint64_t{2} << 62, kDiskTurns = uint64_t{3} << 62;
+// Requests for the disk at a time, so that they delay those of a reader little.
+constexpr int kMostForDisk = 8;
+
+}  // namespace
+
+bool ObjectStore::is_for_disk(const Piece& piece) {
+  return piece.order >= kDiskTurns;
+}
+
+bool ObjectStore::is_ahead(const StoreObject& object, uint64_t offset, uint64_t length) const {
+  const bool valid = offset <= object.size && length <= object.size - offset && length > 0;
+  return valid && length <= tuning_.read_bytes && offset + length > object.head.size();
+}
+
+void ObjectStore::enqueue(const PiecePtr& piece, uint64_t turn) {
+  if (!announced_.try_emplace({piece->object.get(), piece->offset}, piece).second) return;
+  piece->turn = piece->order = turn;
+  queue_.emplace(turn, piece);
+}
+
+void ObjectStore::announce(const ObjectPtr& object, uint64_t offset, uint64_t length,
+                           ReadAdvice advice, const ReadableFile::NextRange& next) {
+  if (!is_ahead(*object, offset, length)) return;
+  const std::string identity = cache_ ? object->identity() : "";
+  if (advice == ReadAdvice::kToDisk && identity.empty()) return;
+  if (!identity.empty() && cache_->plan(identity, offset, length, advice.next_use)) return;
+  const auto piece = std::make_shared<Piece>(Piece{object, offset, length});
+  piece->next = next;
+  const MutexLock lock(mutex_);
+  const uint64_t turn = turns_++ + (advice == ReadAdvice::kToDisk  ? kDiskTurns
+                                    : advice == ReadAdvice::kLater ? kLaterTurns
+                                                                   : 0);
+  const auto found = announced_.find({object.get(), offset});
+  if (found == announced_.end())
+    enqueue(piece, turn);
+  else
+    hasten(*found->second, turn);
+  load_announced();
+}
+
+void ObjectStore::hasten(Piece& piece, uint64_t turn) {
+  if (piece.order < kLaterTurns || turn > piece.order) return;
+  if (is_for_disk(piece) && piece.state != Piece::State::kQueued && turn < kDiskTurns) {
+    piece.held = true;
+    held_ += piece.length;
+    if (piece.state == Piece::State::kReady) ready_ += piece.length;
+  }
+  piece.order = turn;
+  if (piece.turn) {
+    auto queued = queue_.extract(*piece.turn);
+    piece.turn = queued.key() = turn;
+    queue_.insert(std::move(queued));
+  }
+  if (piece.after) hasten(*piece.after, turn);  // then the piece itself has left the queue
+}
+
+bool ObjectStore::has_room(const Piece& piece, uint64_t bytes) {
+  if (is_for_disk(piece)) return cache_->has_room(disk_bytes_ + bytes);
+  // Half is left to samples that come soon, of another loader too.
+  const bool later = piece.order >= kLaterTurns;
+  return held_ + bytes <= (later ? tuning_.ahead_bytes / 2 : tuning_.ahead_bytes);
+}
+
+void ObjectStore::forget(const ObjectPtr& object, uint64_t offset, uint64_t length) {
+  const MutexLock lock(mutex_);
+  const auto end = announced_.lower_bound({object.get(), offset + length});
+  for (auto at = announced_.lower_bound({object.get(), offset}); at != end;) {
+    const auto found = at++;
+    if (found->second->waiting == 0) drop(found);
+  }
+  load_announced();
+}
+
+void ObjectStore::forget_all(const ObjectPtr& object) {
+  const MutexLock lock(mutex_);
+  auto at = announced_.lower_bound({object.get(), 0});
+  while (at != announced_.end() && at->first.first == object.get()) drop(at++);
+  load_announced();
+}
+
+void ObjectStore::unqueue(Piece& piece) {
+  if (piece.turn) queue_.erase(*std::exchange(piece.turn, std::nullopt));
+}
+
+void ObjectStore::drop(std::map<Key, PiecePtr>::iterator at) {
+  Piece& piece = *at->second;
+  unqueue(piece);
+  // The memory of a range that is still loading is in use until it has come.
+  if (piece.state != Piece::State::kLoading && std::exchange(piece.held, false)) {
+    held_ -= piece.length;
+    if (piece.state == Piece::State::kReady) ready_ -= piece.length;
+  }
+  announced_.erase(at);
+}
+
+void ObjectStore::load_announced() {
+  while (!queue_.empty()) {
+    auto at = queue_.begin();
+    // If there is no memory for the next ones, those for the disk may be fetched.
+    if (held_ > 0 && !has_room(*at->second, at->second->length))
+      at = queue_.lower_bound(kDiskTurns);
+    if (at == queue_.end()) return;
+    const PiecePtr first = at->second;
+    const bool to_disk = is_for_disk(*first);
+    if (loading_ >= most_loading(first->length)) return;
+    if (to_disk && (disk_loading_ >= kMostForDisk || !has_room(*first, first->length))) return;
+    std::vector<PiecePtr> pieces = with_neighbours(first);
+    for (const PiecePtr& piece : pieces) {
+      unqueue(*piece);
+      piece->held = !to_disk;
+      (to_disk ? disk_bytes_ : held_) += piece->length;
+    }
+    ++loading_;
+    if (to_disk) ++disk_loading_;
+    load(std::move(pieces), to_disk ? For::kDisk : For::kMemory);
+  }
+}
+
+// The ranges that one request may fetch with this one: queued, right before or after it, up to the
+// merged size and the budget. Sorted by offset.
+std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& piece) {
+  std::vector<PiecePtr> found{piece};
+  const uint64_t merged = most_merged();
+  uint64_t first = piece->offset, end = piece->offset + piece->length, sum = piece->length;
+  const auto fits = [&](const Piece& other) {
+    const uint64_t low = std::min(first, other.offset);
+    const uint64_t high = std::max(end, other.offset + other.length);
+    const uint64_t gap = other.offset >= end ? other.offset - end
+                                             : first - std::min(first, other.offset + other.length);
+    const bool apart = other.offset >= end || other.offset + other.length <= first;
+    return other.object == piece->object && other.state == Piece::State::kQueued && apart &&
+           is_for_disk(other) == is_for_disk(*piece) && gap <= tuning_.merged_gap &&
+           high - low <= merged && has_room(*piece, sum + other.length);
+  };
+  const auto self = announced_.find({piece->object.get(), piece->offset});
+  for (auto at = std::next(self); at != announced_.end() && fits(*at->second); ++at) {
+    found.push_back(at->second);
+    end = at->second->offset + at->second->length;
+    sum += at->second->length;
+  }
+  for (auto at = self; at != announced_.begin() && fits(*std::prev(at)->second);) {
+    --at;
+    found.push_back(at->second);
+    first = at->second->offset;
+    sum += at->second->length;
+  }
+  std::ranges::sort(found, {}, &Piece::offset);
+  return found;
+}
+
+int ObjectStore::most_loading(uint64_t length) const {
+  constexpr double kNear = 0.001;  // seconds until a first byte
+  constexpr int kLeast = 8, kMost = 256;
+  if (!tuning_.adapts) return tuning_.ahead_requests;
+  const LinkPace pace = client_.pace();
+  if (pace.bytes_while_waiting == UINT64_MAX) return tuning_.ahead_requests;
+  const double usual = tuning_.ahead_requests;
+  return int(std::clamp(usual * double(pace.bytes_while_waiting) / double(length),
+                        pace.least_first_byte_s < kNear ? std::min<double>(kLeast, usual) : usual,
+                        std::max<double>(kMost, usual)));
+}
+
+uint64_t ObjectStore::most_merged() const {
+  constexpr uint64_t kLeast = 64 << 10;
+  if (!tuning_.adapts) return tuning_.merged_bytes;
+  const uint64_t worth = std::min(client_.pace().bytes_while_waiting, tuning_.merged_bytes);
+  return std::clamp(4 * worth, std::min(kLeast, tuning_.merged_bytes), tuning_.merged_bytes);
+}
+
+}  // namespace saturate

@@ -1,0 +1,224 @@
+// What no memory is left for is fetched into the cache on disk: after all else, once, and within
+// its budget.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <thread>
+
+#include "data/export.h"
+#include "saturate/data/input.h"
+#include "saturate/data/loader.h"
+#include "store/object_store.h"
+#include "store/store_env.h"
+#include "tests/store_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::env;
+using testing::HttpAnswer;
+using testing::HttpAsk;
+using testing::noise_text;
+using testing::quick_tuning;
+using testing::StoreServer;
+using testing::TempDir;
+using testing::wait_for;
+
+class StoreDiskAhead : public ::testing::Test {
+ protected:
+  StoreDiskAhead() { server.put("/a", text); }
+  ~StoreDiskAhead() override { release = true; }
+
+  std::shared_ptr<ObjectStore> store(double gb = 1, uint64_t ahead_bytes = 1'500) {
+    StoreTuning tuning = quick_tuning();
+    tuning.ahead_requests = 1;
+    tuning.ahead_bytes = ahead_bytes;
+    tuning.merged_gap = 0;
+    tuning.merged_bytes = 0;        // a request for each range
+    tuning.second_least_s = 1'000;  // no second requests
+    StoreOptions options{folder / "cache", gb, 0};
+    return std::make_shared<ObjectStore>(env(), options, tuning);
+  }
+  // Replies to requests for the range at `offset` wait for `release`.
+  void hold(uint64_t offset) {
+    server.tamper([this, offset](const HttpAsk& ask, HttpAnswer&) {
+      if (ask.first == offset) wait_for([this] { return release.load(); });
+    });
+  }
+  void break_server() {
+    server.tamper([](const HttpAsk&, HttpAnswer& answer) { answer = {503, {}, "away"}; });
+  }
+  // The requests after those that opened the object, by their first bytes.
+  std::vector<uint64_t> order() const {
+    std::vector<uint64_t> firsts;
+    for (const HttpAsk& ask : server.asks())
+      if (ask.first > 0) firsts.push_back(ask.first);
+    return firsts;
+  }
+  bool asked(size_t count) {
+    return wait_for([&] { return order().size() >= count; });
+  }
+  void expect_read(ObjectStore& from, const ObjectStore::ObjectPtr& object, uint64_t offset) {
+    std::vector<std::byte> out(1'000);
+    from.read(object, offset, out);
+    EXPECT_EQ(testing::to_text(out), text.substr(offset, 1'000));
+  }
+
+  const std::string text = noise_text(200'000);
+  std::atomic<bool> release{false};
+  TempDir folder;
+  StoreServer server;
+};
+
+TEST_F(StoreDiskAhead, RangesAreFetchedWhenMemoryIsFullAndReadFromTheDisk) {
+  const auto far = store();
+  const auto object = far->open(server.url("/a"));
+  hold(90'000);
+  far->announce(object, 90'000, 1'000);
+  ASSERT_TRUE(asked(1));
+  for (const uint64_t offset : {20'000, 50'000})
+    far->announce(object, offset, 1'000, ReadAdvice::kToDisk);
+  far->announce(object, 120'000, 1'000);  // does not fit into memory too
+  release = true;
+  ASSERT_TRUE(asked(3));
+  EXPECT_EQ(order(), (std::vector<uint64_t>{90'000, 20'000, 50'000}));
+  expect_read(*far, object, 90'000);
+  ASSERT_TRUE(asked(4));
+  expect_read(*far, object, 120'000);
+  break_server();
+  far->announce(object, 20'000, 1'000);  // it is there
+  for (const uint64_t offset : {20'000, 50'000}) expect_read(*far, object, offset);
+  EXPECT_EQ(order(), (std::vector<uint64_t>{90'000, 20'000, 50'000, 120'000}));
+  EXPECT_EQ(far->counts().disk_hits, 0u) << "they were fetched in this epoch";
+  expect_read(*far, object, 50'000);
+  EXPECT_EQ(far->counts().disk_hits, 1u);
+}
+
+TEST_F(StoreDiskAhead, ARangeThatIsNeededMeanwhileIsFetchedOnce) {
+  for (const bool is_announced : {true, false}) {
+    const uint64_t offset = is_announced ? 20'000 : 50'000, other = offset + 100'000;
+    release = false;
+    hold(offset);
+    const auto far = store();
+    const auto object = far->open(server.url("/a"));
+    const size_t before = order().size();
+    far->announce(object, offset, 1'000, ReadAdvice::kToDisk);
+    ASSERT_TRUE(asked(before + 1));
+    if (is_announced) far->announce(object, offset, 1'000);
+    std::thread reader([&] { expect_read(*far, object, offset); });
+    release = true;
+    reader.join();
+    far->flush();
+    expect_read(*far, object, offset);
+    EXPECT_EQ(order().size(), before + 1);
+    // All memory is free again.
+    far->announce(object, other, 1'000);
+    EXPECT_TRUE(asked(before + 2));
+    expect_read(*far, object, other);
+  }
+}
+
+TEST_F(StoreDiskAhead, NothingIsFetchedThatHasNoRoom) {
+  const auto full = store(5e-6);  // a block is 4,096 bytes; the folder takes one
+  const auto object = full->open(server.url("/a"));
+  full->announce(object, 20'000, 1'000, ReadAdvice::kToDisk);
+  full->announce(object, 90'000, 1'000);
+  ASSERT_TRUE(asked(1));
+  expect_read(*full, object, 90'000);
+  ObjectStore without(env(), {}, quick_tuning());
+  const auto other = without.open(server.url("/a"));
+  without.announce(other, 20'000, 1'000, ReadAdvice::kToDisk);
+  expect_read(without, other, 50'000);
+  EXPECT_EQ(order(), (std::vector<uint64_t>{90'000, 50'000}));
+}
+
+TEST_F(StoreDiskAhead, WithdrawnRangesAreNotFetched) {
+  const auto far = store();
+  const auto object = far->open(server.url("/a"));
+  hold(90'000);
+  far->announce(object, 90'000, 1'000);
+  ASSERT_TRUE(asked(1));
+  for (const uint64_t offset : {20'000, 50'000})
+    far->announce(object, offset, 1'000, ReadAdvice::kToDisk);
+  far->forget(object, 20'000, 1'000);
+  release = true;
+  expect_read(*far, object, 90'000);
+  ASSERT_TRUE(asked(2));
+  expect_read(*far, object, 50'000);
+  EXPECT_EQ(order(), (std::vector<uint64_t>{90'000, 50'000}));
+}
+
+// Of 16 times the memory for announced samples, after which the server is away.
+TEST_F(StoreDiskAhead, ALoaderReadsOnWhileTheStoreIsAway) {
+  constexpr int kImages = 200, kBatch = 4;
+  testing::write_folder_dataset(folder / "images", kImages);
+  PackOptions pack;
+  pack.out = "shard:" + (folder / "a.shard");
+  pack_dataset(env(), *open_dataset(env(), "folder:" + (folder / "images")), pack);
+  server.put("/a.shard", testing::read_text(folder / "a.shard"));
+  const auto local = open_dataset(env(), pack.out);
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < local->size(); ++i) bytes += local->bytes(i);
+  const uint64_t ahead = bytes / 40;  // of 5 images, so that the disk takes 80 more
+  StoreEnv with_store(env(), store(1, ahead));
+  const auto data = open_dataset(with_store, "shard:" + server.url("/a.shard"));
+  LoaderOptions options;
+  options.batch = kBatch;
+  options.threads = 2;
+  options.prefetch = 1;
+  options.type = PixelType::kUint8;
+  AugmentOptions augment;
+  augment.size = 8;
+  Loader near(*local, options, augment), loader(*data, options, augment);
+  near.start_epoch(0);
+  loader.start_epoch(0);
+  const auto expect_batches = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      Batch batch, expected;
+      ASSERT_TRUE(loader.next(batch) && near.next(expected));
+      EXPECT_EQ(testing::to_text({batch.pixels.get(), batch.count() * 8 * 8 * 3}),
+                testing::to_text({expected.pixels.get(), expected.count() * 8 * 8 * 3}));
+    }
+  };
+  expect_batches(2);
+  size_t asks = 0;  // until none are added
+  wait_for([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    return std::exchange(asks, server.asks().size()) == server.asks().size();
+  });
+  break_server();
+  expect_batches(16);  // of the 80 images and more; without the disk, of about 8
+  EXPECT_THROW(while (true) expect_batches(1), Error);
+}
+
+TEST_F(StoreDiskAhead, EachSampleIsFetchedOnceInARun) {
+  testing::write_folder_dataset(folder / "images", 60);
+  PackOptions pack;
+  pack.out = "shard:" + (folder / "a.shard");
+  pack_dataset(env(), *open_dataset(env(), "folder:" + (folder / "images")), pack);
+  server.put("/a.shard", testing::read_text(folder / "a.shard"));
+  const auto local = open_dataset(env(), pack.out);
+  const auto far = store(1, local->bytes(0) * 6);
+  StoreEnv with_store(env(), far);
+  const auto data = open_dataset(with_store, "shard:" + server.url("/a.shard"));
+  const size_t opening = server.asks().size();
+  LoaderOptions options;
+  options.batch = 4;
+  options.threads = 3;
+  options.type = PixelType::kUint8;
+  AugmentOptions augment;
+  augment.size = 8;
+  EXPECT_EQ(testing::epochs_of(*data, options, augment),
+            testing::epochs_of(*local, options, augment));
+  uint64_t fetched = 0, bytes = 0;
+  const auto asks = server.asks();
+  for (size_t i = opening; i < asks.size(); ++i) fetched += asks[i].last - asks[i].first + 1;
+  for (size_t i = 0; i < local->size(); ++i) bytes += local->bytes(i);
+  EXPECT_EQ(fetched, bytes);
+  EXPECT_EQ(far->counts().disk_hits, 60u) << "those of the second epoch";
+}
+
+}  // namespace
+}  // namespace saturate
