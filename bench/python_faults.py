@@ -230,7 +230,7 @@ def main():
     work = options.work.resolve()
     scripts = (options.scripts or work / "scripts").resolve()
     pairs = list(chosen(options.only))
-    if not pairs and any(loop.name == options.only.partition(":")[0] for loop in LOOPS):
+    if not pairs and any(loop.name == options.only.partition(":")[0] and lacks(loop) for loop in LOOPS):
         sys.exit("python_faults: error: nothing to run")
     if not pairs:
         sys.exit(f"python_faults: error: nothing is called {options.only} (--only). Loops are "

@@ -157,6 +157,7 @@ TEST_F(CommandErrors, AFolderWithARunIsNotOverwritten) {
   expect_error(run_saturate("train " + write_small_recipe(dir, kSmallSynth) + " --out " +
                             (dir / "missing/../run")),
                2, {"holds a run already"});
+  EXPECT_EQ(run_saturate("train --resume=auto --out " + (dir / "missing/../run")).exit_code, 0);
 }
 
 TEST_F(CommandErrors, EvaluationDataWithOtherClassesAreRefused) {

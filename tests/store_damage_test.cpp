@@ -139,6 +139,10 @@ TEST_F(StoreDamage, FilesAndObjectsMayBeInOneList) {
     const std::string here = folder / kind, there = server.url("/" + kind);
     for (const std::string& list : {here + "," + there, there + "," + here})
       EXPECT_EQ(open_dataset(env(), kind + ":" + list)->size(), 2u * kImages) << list;
+    testing::write_file(folder / ("a." + kind), testing::read_text(here));
+    server.put("/b." + kind, testing::read_text(here));
+    const std::string bare = (folder / ("a." + kind)) + "," + server.url("/b." + kind);
+    EXPECT_EQ(open_dataset(env(), bare)->size(), 2u * kImages) << bare;
   }
 }
 

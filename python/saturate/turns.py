@@ -190,8 +190,11 @@ class Turns:
 
     def loading(self, arm: Arm, seconds: float) -> Pace:
         """The loader without steps."""
-        for _ in range(min(arm.ahead, MOST_SETTLING) + 1):
+        begin = self.clock()
+        for _ in range(arm.ahead + 1):  # what was loaded before takes hardly any time
             arm.next()
+            if self.clock() - begin > seconds:
+                break
         begin, samples, steps = self.clock(), 0, 0
         while steps < LEAST_STEPS or (self.clock() - begin < seconds and steps < MOST_LOADED):
             samples, steps = samples + (size_of(arm.next()) or 1), steps + 1

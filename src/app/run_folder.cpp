@@ -180,9 +180,7 @@ std::string resumed_path(const FolderRequest& request) {
   return request.resume == kResumeAuto ? request.out : request.resume;
 }
 
-RunFolder choose_run_folder(Env& env, const FolderRequest& asked) {
-  FolderRequest request = asked;
-  request.out = without_missing(asked.out);
+RunFolder choose_run_folder(Env& env, const FolderRequest& request) {
   const auto before = folder_before(env, request);
   if (!before) return asked_folder(env, request);
   RunFolder chosen = resume_or_start(env, *before);

@@ -214,7 +214,8 @@ void add_train(CLI::App& app, int& exit_code) {
                      "run's own by default); or images to make a recipe for: a folder, or a "
                      "source as data.source");
   add_settings(command, arguments.overrides);
-  command.add_option("--out", arguments.folder.out, "The run's folder (default runs/RECIPE-N)");
+  command.add_option("--out", arguments.folder.out, "The run's folder (default runs/RECIPE-N)")
+      ->transform(without_missing);
   command.add_option(
       "--resume", arguments.folder.resume,
       "A run folder or checkpoint to resume, by default in the same folder; auto: resumes the run "

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
 #include <utility>
 
 #include "data/bytes.h"
@@ -37,19 +36,6 @@ std::vector<FarMember> read_members(TarScanner& scanner, const std::string& path
   return members;
 }
 
-// Bytes may have come damaged: reads again for as long as that gets further.
-std::vector<FarMember> read_undamaged_members(TarScanner& scanner, const std::string& path) {
-  for (std::optional<uint64_t> reached;; scanner.rewind()) {
-    try {
-      return read_members(scanner, path);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kData || (reached && scanner.position() <= *reached)) throw;
-      reached = scanner.position();
-    }
-    drop_copies(scanner.file(), scanner.reads());
-  }
-}
-
 std::optional<std::vector<FarMember>> kept_members(ObjectStore& store, const std::string& identity,
                                                    uint64_t size) {
   const std::string path =
@@ -78,7 +64,7 @@ FarArchive open_far_archive(Env& env, const std::string& path) {
     if (auto known = kept_members(*stores->store(), identity, file->size()))
       return {std::move(file), std::move(*known)};
   TarScanner scanner(std::move(file), path);
-  auto members = read_undamaged_members(scanner, path);
+  auto members = read_members(scanner, path);
   auto reads = scanner.reads();
   return {scanner.release(), std::move(members), std::move(identity), std::move(reads)};
 }

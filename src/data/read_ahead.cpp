@@ -11,7 +11,9 @@ namespace saturate {
 namespace {
 
 constexpr uint64_t kFirstBytes = 16 << 20;  // announced before the first batch of all
-constexpr uint64_t kDiskShare = 16;         // times look_ahead() are announced for the disk
+// For the disk: times look_ahead() at most, samples at most, and samples at a time.
+constexpr uint64_t kDiskShare = 16;
+constexpr size_t kMostForDisk = 16'384, kForDiskAtATime = 256;
 
 // A failure is reported by the read that meets it.
 void advise(const Dataset& data, ReadAdvice advice, size_t first, size_t count,
@@ -106,12 +108,13 @@ void ReadAhead::announce(size_t delivered) {
 
 void ReadAhead::announce_to_disk() {
   if (!has_delivered_) return;
-  const uint64_t next_use = batch_ > 0 ? epoch_ : ReadAdvice::kUnknown;  // now, before all others
-  for (stored_ = std::max(stored_, next_); stored_ < order_.size(); ++stored_) {
+  stored_ = std::max(stored_, next_);
+  const size_t end = std::min({order_.size(), next_ + kMostForDisk, stored_ + kForDiskAtATime});
+  for (; stored_ < end; ++stored_) {
     const uint32_t index = order_[stored_];
     const uint64_t bytes = data_.bytes(index);
     if (for_disk_ + bytes > kDiskShare * budget_) return;
-    advise(data_, {ReadAdvice::kToDisk, next_use}, index, 1);
+    advise(data_, ReadAdvice::kToDisk, index, 1);
     for_disk_ += bytes;
   }
 }

@@ -117,9 +117,11 @@ std::string scheme_of_source(Env& env, const std::string& uri) {
 
 namespace {
 
-// The scheme of a URL that is given without one, by its name.
-std::string scheme_of_url(const std::string& url) {
-  const std::string name = store_name(url.substr(0, url.find(',')));
+// The scheme of a list that is given without one, by the name of its first URL.
+std::string scheme_of_url(const std::string& list) {
+  const auto parts = split_text(list, ',');
+  const std::string url = *std::ranges::find_if(parts, is_store_url);
+  const std::string name = store_name(url);
   if (name.ends_with('/') && !is_web_url(url)) return "folder";
   for (const char* ending : {"npy", "npz", "safetensors"})
     if (name.ends_with(std::string(".") + ending)) return ending;
@@ -156,7 +158,7 @@ void check_urls(Env& env, const std::string& paths) {
 }
 
 std::unique_ptr<Dataset> open_far(Env& env, const std::string& uri, const StoreOptions& options) {
-  const bool is_bare = is_store_url(uri);
+  const bool is_bare = path_of_source(uri) == uri;
   const std::string scheme = is_bare ? scheme_of_url(uri) : uri.substr(0, uri.find(':'));
   constexpr std::string_view kFar[] = {"shard", "tar",         "folder", "npy",
                                        "npz",   "safetensors", "tokens", "split"};
@@ -183,8 +185,7 @@ std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri, const St
   const std::string paths = path_of_source(uri);
   check_urls(env, paths);
   const auto parts = split_text(paths, ',');
-  if (is_store_url(uri) || (paths.size() < uri.size() && std::ranges::any_of(parts, is_store_url)))
-    return open_far(env, uri, store);
+  if (std::ranges::any_of(parts, is_store_url)) return open_far(env, uri, store);
   const size_t colon = uri.find(':');
   const std::string scheme = scheme_of_source(env, uri);
   if (scheme.empty() && colon == std::string::npos)

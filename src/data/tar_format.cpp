@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "base/text.h"
 #include "saturate/data/error.h"
@@ -256,13 +257,6 @@ void TarScanner::read(uint64_t offset, std::span<std::byte> out) {
   file_->read_at(offset, out);
 }
 
-void TarScanner::rewind() {
-  position_ = last_block_ = window_start_ = 0;
-  archives_ = 0;
-  window_.clear();
-  reads_.clear();
-}
-
 std::optional<std::string> TarScanner::text(const TarMember& member) {
   if (member.size > kMaxMetadata) return std::nullopt;
   return text_at(member.offset, member.size);
@@ -295,7 +289,25 @@ void TarScanner::fail_behind(uint64_t marker_at) const {
            std::to_string(position_) + " " + path_);
 }
 
+// Bytes of a far file may have come damaged: what was read for this member is read once more.
 bool TarScanner::next(TarMember& out) {
+  const auto before = std::tuple(position_, archives_, reads_.size());
+  const ByteRange window{window_start_, window_.size()};
+  try {
+    return read_next(out);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kData || file_->look_ahead() == 0) throw;
+  }
+  size_t first = 0;
+  std::tie(position_, archives_, first) = before;
+  file_->advise(ReadAdvice::kDamaged, window.offset, window.length);
+  for (size_t i = first; i < reads_.size(); ++i)
+    file_->advise(ReadAdvice::kDamaged, reads_[i].offset, reads_[i].length);
+  window_.clear();
+  return read_next(out);
+}
+
+bool TarScanner::read_next(TarMember& out) {
   std::optional<std::string> name;
   PaxFields pax;
   while (true) {

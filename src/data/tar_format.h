@@ -65,12 +65,8 @@ class TarScanner {
   TarScanner(std::unique_ptr<ReadableFile> file, const std::string& path);
 
   const ReadableFile& file() const { return *file_; }
-  // The byte at which the next header is looked for.
-  uint64_t position() const { return position_; }
   // The ranges that were read, if the file is far away.
   const std::vector<ByteRange>& reads() const { return reads_; }
-  // To the first member, as if nothing had been read.
-  void rewind();
   std::unique_ptr<ReadableFile> release() { return std::move(file_); }
 
   // The next file or link; false at the end of the file.
@@ -85,6 +81,7 @@ class TarScanner {
   std::span<const std::byte, kTarBlock> block_at(uint64_t offset);
   std::string text_at(uint64_t offset, uint64_t size);
   void read(uint64_t offset, std::span<std::byte> out);
+  bool read_next(TarMember& out);
   bool skip_end_marker();
   [[noreturn]] void fail_behind(uint64_t marker_at) const;
   void check_payload(uint64_t offset, uint64_t size) const;

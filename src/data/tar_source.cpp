@@ -106,8 +106,12 @@ class TarSource : public IndexedSource {
       for (size_t i = 0; i < archives.size(); ++i)
         add_far(uint32_t(i), archives[i].members, folders, pairs);
       settle(folders, pairs);
-    } catch (const Error&) {  // labels may have come damaged, for which there is no checksum
-      for (const FarArchive& far : archives) drop_copies(*far.file, far.reads);
+    } catch (const Error&) {  // a label may have come damaged, for which there is no checksum
+      for (size_t i = 0; i < archives.size(); ++i)
+        if (i == in_question_.value_or(i))
+          drop_copies(*archives[i].file, archives[i].reads);
+        else
+          keep_members(env, archives[i]);
       throw;
     }
     for (FarArchive& far : archives) {
@@ -120,6 +124,7 @@ class TarSource : public IndexedSource {
   void add_far(uint32_t archive, const std::vector<FarMember>& members, LabelTable& folders,
                LabelTable& pairs) {
     paths_[archive] = store_name(paths_[archive]);
+    in_question_ = archive;
     size_t next = 0;
     add_members(
         archive,
@@ -177,6 +182,7 @@ class TarSource : public IndexedSource {
   // Sets the label of each entry.
   void settle(LabelTable& folders, LabelTable& pairs) {
     const bool paired = pairs.size() > 0;
+    in_question_.reset();
     if (paired) keep_pairs();
     if (entries_.empty())
       fail(ErrorKind::kData, "archive holds no .jpg, .png, .webp or .avif file", paths_.front(),
@@ -184,6 +190,7 @@ class TarSource : public IndexedSource {
     const auto labels = paired ? pairs.settle_numbers_or_names(paths_.front(), classes_)
                                : folders.settle_names(classes_);
     for (TarEntry& entry : entries_) {
+      in_question_ = entry.archive;
       const uint32_t appeared = paired ? entry.pair : entry.label;
       if (appeared == kNoLabel) fail_unlabelled(entry, paired);
       entry.label = labels[appeared];
@@ -227,6 +234,7 @@ class TarSource : public IndexedSource {
   std::vector<std::string> classes_;
   std::vector<TarEntry> entries_;
   uint64_t look_ahead_ = 0;
+  std::optional<size_t> in_question_;  // the archive whose labels are looked at; else all
 };
 
 }  // namespace

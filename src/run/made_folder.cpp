@@ -13,14 +13,13 @@ std::string without_missing(const std::string& path) {
   return goes_up && !failed ? resolved.string() : path;
 }
 
-MadeFolder::MadeFolder(Env& env, const std::string& given)
-    : env_(env), path_(without_missing(given)), lock_(path_ + kFolderLock) {
-  for (const std::string& inner : {lock_, path_ + kLauncherNote, path_ + "/checkpoints"})
+MadeFolder::MadeFolder(Env& env, const std::string& path) : env_(env), lock_(path + kFolderLock) {
+  for (const std::string& inner : {lock_, path + kLauncherNote, path + "/checkpoints"})
     if (!env.exists(inner)) inner_.emplace_back(inner);
-  for (std::filesystem::path at = path_; !at.empty() && !env.exists(at); at = at.parent_path())
+  for (std::filesystem::path at = path; !at.empty() && !env.exists(at); at = at.parent_path())
     folders_.push_back(at);
   try {
-    env.make_directories(path_);
+    env.make_directories(path);
   } catch (...) {
     remove(folders_);
     throw;

@@ -20,7 +20,8 @@ std::string without_missing(const std::string& path);
 class MadeFolder {
  public:
   // Makes the folder, and parents of it, where they are missing. If that fails, none is left.
-  MadeFolder(Env& env, const std::string& given);
+  // REQUIRES: without_missing(path) == path.
+  MadeFolder(Env& env, const std::string& path);
   // Unless kept, removes what was not there before: folders if they are empty, the lock and the
   // note. Does nothing while another process has locked the folder.
   ~MadeFolder();
@@ -36,7 +37,7 @@ class MadeFolder {
   static void remove(const std::vector<std::filesystem::path>& paths);
 
   Env& env_;
-  const std::string path_, lock_;
+  const std::string lock_;
   std::vector<std::filesystem::path> inner_, folders_;  // in the order of their removal
 };
 

@@ -70,11 +70,16 @@ Recipe naming_own_objects(Recipe recipe, const TrainerOptions& options) {
   return recipe;
 }
 
+TrainerOptions with_plain_folder(TrainerOptions options) {
+  options.out = without_missing(options.out);
+  return options;
+}
+
 }  // namespace
 
 RunContext::RunContext(Env& env_in, TrainerOptions options_in, const Recipe& asked)
     : env(env_in),
-      options(std::move(options_in)),
+      options(with_plain_folder(std::move(options_in))),
       group(options.group.get()),
       folder(is_first() ? std::make_unique<MadeFolder>(env, options.out) : nullptr),
       lock(folder ? env.lock(options.out + kFolderLock) : nullptr),

@@ -1,7 +1,8 @@
-// What readers have announced: in which order, and how far ahead, it is fetched.
+// Announced ranges: in which order, and how far ahead, they are fetched.
 #include <algorithm>
 #include <utility>
 
+#include "store/cache_names.h"
 #include "store/object_store.h"
 
 namespace saturate {
@@ -9,13 +10,18 @@ namespace {
 
 // Turns of what was announced for later, and of what is for the disk.
 constexpr uint64_t kLaterTurns = uint64_t{2} << 62, kDiskTurns = uint64_t{3} << 62;
-// Requests for the disk at a time, so that they delay those of a reader little.
+// Requests for the disk at a time, so that they delay those of a reader little; for the same reason
+// at most half of all, and none while a reader waits.
 constexpr int kMostForDisk = 8;
 
 }  // namespace
 
 bool ObjectStore::is_for_disk(const Piece& piece) {
   return piece.order >= kDiskTurns;
+}
+
+bool ObjectStore::waits_for_disk(const Piece& piece) {
+  return is_for_disk(piece) && piece.state == Piece::State::kQueued;
 }
 
 bool ObjectStore::is_ahead(const StoreObject& object, uint64_t offset, uint64_t length) const {
@@ -34,18 +40,29 @@ void ObjectStore::announce(const ObjectPtr& object, uint64_t offset, uint64_t le
   if (!is_ahead(*object, offset, length)) return;
   const std::string identity = cache_ ? object->identity() : "";
   if (advice == ReadAdvice::kToDisk && identity.empty()) return;
-  if (!identity.empty() && cache_->plan(identity, offset, length, advice.next_use)) return;
-  const auto piece = std::make_shared<Piece>(Piece{object, offset, length});
-  piece->next = next;
-  const MutexLock lock(mutex_);
+  const Key key(object.get(), offset);
+  MutexLock lock(mutex_);
+  auto found = announced_.find(key);
+  if (!identity.empty() && (found == announced_.end() || is_for_disk(*found->second))) {
+    lock.unlock();
+    const bool is_there = cache_->plan(identity, offset, length, advice.next_use);
+    lock.lock();
+    found = announced_.find(key);
+    if (is_there && (found == announced_.end() || waits_for_disk(*found->second))) {
+      if (found != announced_.end()) drop(found);
+      return;
+    }
+  }
   const uint64_t turn = turns_++ + (advice == ReadAdvice::kToDisk  ? kDiskTurns
                                     : advice == ReadAdvice::kLater ? kLaterTurns
                                                                    : 0);
-  const auto found = announced_.find({object.get(), offset});
-  if (found == announced_.end())
+  if (found == announced_.end()) {
+    const auto piece = std::make_shared<Piece>(Piece{object, offset, length});
+    piece->next = next;
     enqueue(piece, turn);
-  else
+  } else {
     hasten(*found->second, turn);
+  }
   load_announced();
 }
 
@@ -66,7 +83,7 @@ void ObjectStore::hasten(Piece& piece, uint64_t turn) {
 }
 
 bool ObjectStore::has_room(const Piece& piece, uint64_t bytes) {
-  if (is_for_disk(piece)) return cache_->has_room(disk_bytes_ + bytes);
+  if (is_for_disk(piece)) return cache_->has_room(disk_room_ + room_of_entry(bytes));
   // Half is left to samples that come soon, of another loader too.
   const bool later = piece.order >= kLaterTurns;
   return held_ + bytes <= (later ? tuning_.ahead_bytes / 2 : tuning_.ahead_bytes);
@@ -113,13 +130,15 @@ void ObjectStore::load_announced() {
     if (at == queue_.end()) return;
     const PiecePtr first = at->second;
     const bool to_disk = is_for_disk(*first);
-    if (loading_ >= most_loading(first->length)) return;
-    if (to_disk && (disk_loading_ >= kMostForDisk || !has_room(*first, first->length))) return;
+    const int most = most_loading(first->length);
+    if (loading_ >= (to_disk ? std::max(1, most / 2) : most)) return;
+    if (to_disk && (waiting_ > 0 || disk_loading_ >= kMostForDisk)) return;
+    if (to_disk && !has_room(*first, first->length)) return;
     std::vector<PiecePtr> pieces = with_neighbours(first);
     for (const PiecePtr& piece : pieces) {
       unqueue(*piece);
       piece->held = !to_disk;
-      (to_disk ? disk_bytes_ : held_) += piece->length;
+      (to_disk ? disk_room_ : held_) += to_disk ? room_of_entry(piece->length) : piece->length;
     }
     ++loading_;
     if (to_disk) ++disk_loading_;

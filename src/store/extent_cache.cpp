@@ -109,7 +109,9 @@ bool ExtentCache::plan(const std::string& identity, uint64_t offset, uint64_t le
       planned_[entry_hash(folder, name)] = next_use;
     const uint64_t hash = entry_hash(folder, name);
     if (bad_.contains(hash)) return false;
-    if (known_.contains(hash) || unwritten_.contains(hash)) return true;
+    if (known_.contains(hash)) return true;
+    const MutexLock pending(pending_mutex_);
+    if (unwritten_.contains(hash)) return true;
   }
   return env_.exists(folder_ + "/" + folder + "/" + name);  // another process may have written it
 }
@@ -140,14 +142,18 @@ bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<s
   const std::string folder = folder_of(identity), name = entry_name(number, out.size());
   const std::string path = folder_ + "/" + folder + "/" + name;
   const uint64_t hash = entry_hash(folder, name);
-  Bytes unwritten;
+  const int64_t begin = env_.now_ns();
   {
     const MutexLock lock(mutex_);
     if (bad_.contains(hash)) return false;
-    if (const auto found = unwritten_.find(hash); found != unwritten_.end()) {
-      unwritten = found->second;
-      count_hit(hash, out.size());
-    }
+  }
+  Bytes unwritten;
+  bool is_ahead = false;
+  {
+    const MutexLock lock(pending_mutex_);
+    const auto found = unwritten_.find(hash);
+    if (found != unwritten_.end()) unwritten = found->second;
+    is_ahead = ahead_.erase(hash) > 0;
   }
   if (unwritten) {
     std::ranges::copy(*unwritten, out.begin());
@@ -165,8 +171,12 @@ bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<s
              header.crc == entry_crc(identity, offset, out);
     }
     if (good) {
+      if (!is_ahead) {
+        ++hits_;
+        hit_bytes_ += out.size();
+        hit_ns_ += env_.now_ns() - begin;
+      }
       const MutexLock lock(mutex_);
-      count_hit(hash, out.size());
       note(folder, number, out.size(), take_planned_use(hash));
       return true;
     }
@@ -184,45 +194,36 @@ bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<s
   return false;
 }
 
-void ExtentCache::count_hit(uint64_t hash, uint64_t bytes) {
-  if (ahead_.erase(hash) > 0) return;
-  ++hits_;
-  hit_bytes_ += bytes;
-}
-
 void ExtentCache::write_later(const std::string& identity, uint64_t offset, const Bytes& bytes,
                               bool is_ahead) {
   if (is_off() || pending_ + bytes->size() > tuning_.pending_cache_bytes) return;
   const uint64_t hash =
       entry_hash(folder_of(identity), entry_name(entry_number(identity, offset), bytes->size()));
+  const uint64_t room = room_of_entry(bytes->size());
   {
-    const MutexLock lock(mutex_);
+    const MutexLock lock(pending_mutex_);
     unwritten_[hash] = bytes;
-    if (is_ahead) ahead_.insert(hash);
+    is_ahead ? void(ahead_.insert(hash)) : void(ahead_.erase(hash));
   }
   pending_ += bytes->size();
-  writer_.submit([this, identity, offset, bytes, hash] {
+  pending_room_ += room;
+  writer_.submit([this, identity, offset, bytes, hash, room, is_ahead] {
     const CancelScope scope([this] { return ending_.load(); });
-    write(identity, offset, *bytes);
+    const bool is_kept = write(identity, offset, *bytes, is_ahead);
     pending_ -= bytes->size();
-    const MutexLock lock(mutex_);
+    pending_room_ -= room;
+    const MutexLock lock(pending_mutex_);
     unwritten_.erase(hash);
+    if (!is_kept) ahead_.erase(hash);
   });
 }
 
-bool ExtentCache::has_room(uint64_t bytes) {
-  const uint64_t pending = pending_ + bytes;
-  if (is_off() || pending > tuning_.pending_cache_bytes) return false;
-  const MutexLock lock(mutex_);
-  return seen_used_ + room_of(pending) + kCacheBlock <= budget_;
-}
-
-void ExtentCache::write(const std::string& identity, uint64_t offset,
-                        std::span<const std::byte> bytes) {
+bool ExtentCache::write(const std::string& identity, uint64_t offset,
+                        std::span<const std::byte> bytes, bool is_ahead) {
   const uint64_t number = entry_number(identity, offset);
   const std::string folder = folder_of(identity), name = entry_name(number, bytes.size());
-  uint64_t next_use = 0;
-  {
+  uint64_t next_use = ReadAdvice::kUnknown;
+  if (!is_ahead) {
     const MutexLock lock(mutex_);
     next_use = take_planned_use(entry_hash(folder, name));
   }
@@ -235,9 +236,10 @@ void ExtentCache::write(const std::string& identity, uint64_t offset,
     file.append(std::as_bytes(std::span(&header, 1)));
     file.append(bytes);
   };
-  if (!add({folder, name, bytes.size() + sizeof(EntryHeader), next_use}, fill)) return;
+  if (!add({folder, name, bytes.size() + sizeof(EntryHeader), next_use}, fill)) return false;
   const MutexLock lock(mutex_);
   note(folder, number, bytes.size(), next_use);
+  return true;
 }
 
 bool ExtentCache::keep_list(const std::string& name, std::span<const std::byte> bytes) {
@@ -302,6 +304,7 @@ void ExtentCache::commit(CacheSpace& space) {
   {
     const MutexLock lock(mutex_);
     seen_used_ = space.used;
+    has_old_ = !old_.empty();
   }
   space.commit();
 }
@@ -387,6 +390,7 @@ void ExtentCache::note_failure(const std::string& what) {
 void ExtentCache::add_counts(StoreCounts& counts) const {
   counts.disk_hits += hits_;
   counts.disk_bytes += hit_bytes_;
+  counts.disk_s += double(hit_ns_) * 1e-9;
   counts.disk_damaged += damaged_;
 }
 

@@ -47,18 +47,21 @@ class ExtentCache {
 
   // From now on this process uses the object. See StoreObject::identity(); not "".
   void use(const std::string& identity);
-  // Whether the range is probably there. It is read soon, and then again in epoch `next_use`.
+  // Whether the range is probably there. Unless `next_use` is kUnknown, it is read soon, and then
+  // again in that epoch.
   bool plan(const std::string& identity, uint64_t offset, uint64_t length, uint64_t next_use);
   // Fills `out` with the range from `offset`; false if it is not there or damaged.
   bool read(const std::string& identity, uint64_t offset, std::span<std::byte> out);
   // Removes a damaged range that was read as a whole, once: if it is damaged again, it is so in the
   // store. Nothing reads it meanwhile.
   void remove(const std::string& identity, uint64_t offset, uint64_t length) TAKES_LOCK(mutex_);
-  // Whether so many bytes can be written without evicting anything.
-  bool has_room(uint64_t bytes) TAKES_LOCK(mutex_);
-  // Writes the range from `offset` later, on another thread, and has it already. Skips it if too
-  // much is pending, or if the budget is used up by ranges that are not evicted for it.
-  // `is_ahead`: it was fetched for this, so that its first read is no hit.
+  // Whether ranges for which room_of_entry() is so many bytes in sum can be written without
+  // evicting others of this run. Does not wait.
+  bool has_room(uint64_t room) const;
+  // Writes the range from `offset` later, on another thread; read() returns it from memory until
+  // then. Skips it if too much is pending, or if the budget is used up by ranges that are not
+  // evicted for it. `is_ahead`: it was fetched for this, so that its first read is not counted as a
+  // hit, and that it is not evicted before. Does not wait.
   void write_later(const std::string& identity, uint64_t offset, const Bytes& bytes,
                    bool is_ahead = false);
   // Keeps a list as lists/NAME, in the place of an older one. False if there is no room.
@@ -96,12 +99,13 @@ class ExtentCache {
   // Whether the process of a mark, which may be this one, has not ended.
   bool is_running(const std::string& process) NEEDS_LOCK(mutex_);
   bool is_used_by_others(const std::vector<FileInfo>& entries) NEEDS_LOCK(mutex_);
-  void write(const std::string& identity, uint64_t offset, std::span<const std::byte> bytes);
+  // False if the range is not there afterwards.
+  bool write(const std::string& identity, uint64_t offset, std::span<const std::byte> bytes,
+             bool is_ahead);
   struct EntryRange {
     uint64_t number, length;  // of its name
   };
   void remove_files(const std::string& folder, const std::vector<EntryRange>& ranges);
-  void count_hit(uint64_t hash, uint64_t bytes) NEEDS_LOCK(mutex_);
   // The range is in the folder.
   void note(const std::string& folder, uint64_t number, uint64_t length, uint64_t next_use)
       NEEDS_LOCK(mutex_);
@@ -131,6 +135,8 @@ class ExtentCache {
   const std::string process_;  // the name of this one: another one for each ExtentCache
   uint64_t budget_ = 0;        // bytes; constant once constructed
   std::atomic<uint64_t> pending_{0}, hits_{0}, hit_bytes_{0}, damaged_{0}, counter_{0};
+  std::atomic<uint64_t> pending_room_{0};  // room_of_entry() of the pending ranges
+  std::atomic<int64_t> hit_ns_{0};         // of the reads counted in hits_
   std::atomic<int64_t> paused_until_ns_{INT64_MIN};
   std::atomic<bool> ending_{false};  // a process that holds the cache is waited for 1 s
   mutable Mutex mutex_;
@@ -140,16 +146,19 @@ class ExtentCache {
   // Ranges in the folder, by a hash; end(): not in the order.
   std::unordered_map<uint64_t, Order::iterator> known_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, uint64_t> planned_ GUARDED_BY(mutex_);  // next uses, by hash
-  std::unordered_map<uint64_t, Bytes> unwritten_ GUARDED_BY(mutex_);   // pending, by hash
-  std::set<uint64_t> ahead_ GUARDED_BY(mutex_);  // fetched for the disk and not read, by hash
   // Ranges that were damaged, by hash: those still to be removed, and all.
   std::set<uint64_t> bad_ GUARDED_BY(mutex_), removed_ GUARDED_BY(mutex_);
   std::set<std::string> in_use_ GUARDED_BY(mutex_);  // folders of objects
   std::vector<std::string> old_ GUARDED_BY(mutex_);  // folders of objects that no process uses
-  uint64_t seen_used_ GUARDED_BY(mutex_) = 0;        // CacheSpace::used, when last held
+  std::atomic<bool> has_old_{false};                 // old_ is not empty
+  std::atomic<uint64_t> seen_used_{0};               // CacheSpace::used, when last held
   bool is_stale_ GUARDED_BY(mutex_) = false;         // the folder has changed since the last scan
   int64_t next_scan_ns_ GUARDED_BY(mutex_) = 0;      // then is_stale_ is a reason for one
   bool warned_ GUARDED_BY(mutex_) = false;
+  mutable Mutex pending_mutex_;  // never held while the disk is used
+  std::unordered_map<uint64_t, Bytes> unwritten_ GUARDED_BY(pending_mutex_);  // pending, by hash
+  // Fetched for the disk and not read yet, by hash.
+  std::set<uint64_t> ahead_ GUARDED_BY(pending_mutex_);
   ThreadPool writer_{1, "cache-writer"};  // last: its thread uses all of the above
 };
 

@@ -121,6 +121,13 @@ uint64_t ExtentCache::scan_object(const std::string& name) {
   return room_of_object(*entries);
 }
 
+// Half of what may be pending is left to what is read now.
+bool ExtentCache::has_room(uint64_t room) const {
+  room += pending_room_;
+  return !is_off() && room <= tuning_.pending_cache_bytes / 2 &&
+         (has_old_ || seen_used_ + room + kCacheBlock <= budget_);
+}
+
 bool ExtentCache::must_scan() {
   return (is_stale_ && env_.now_ns() >= next_scan_ns_) ||
          std::ranges::any_of(running_, [&](const std::string& other) {

@@ -9,6 +9,7 @@
 #include "base/network_wait.h"
 #include "base/printable.h"
 #include "saturate/data/error.h"
+#include "store/cache_names.h"
 
 namespace saturate {
 namespace {
@@ -125,16 +126,15 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
   PiecePtr piece;
   MutexLock lock(mutex_);
   auto found = announced_.find({object.get(), offset});
-  if (found != announced_.end() && found->second->length == out.size()) {
+  if (found != announced_.end() && found->second->length == out.size() &&
+      !waits_for_disk(*found->second)) {
     piece = found->second;
   } else {
     lock.unlock();
-    const int64_t begin = env_.now_ns();
-    if (!identity.empty() && cache_->read(identity, offset, out)) {
-      disk_ns_ += env_.now_ns() - begin;
-      return;
-    }
+    if (!identity.empty() && cache_->read(identity, offset, out)) return;
     lock.lock();
+    found = announced_.find({object.get(), offset});
+    if (found != announced_.end() && waits_for_disk(*found->second)) drop(found);
     piece = std::make_shared<Piece>(Piece{object, offset, out.size()});
   }
   ++piece->waiting;
@@ -142,13 +142,13 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
     unqueue(*piece);
     load({piece}, For::kReader);
   }
+  ++waiting_;
   const bool has_come = wait_for(*piece, lock);
+  --waiting_;
   --piece->waiting;
   found = announced_.find({object.get(), offset});
-  if (found != announced_.end() && found->second == piece) {
-    drop(found);
-    load_announced();
-  }
+  if (found != announced_.end() && found->second == piece) drop(found);
+  load_announced();
   lock.unlock();
   if (!has_come) fail_cancelled(object->name);
   if (piece->error) std::rethrow_exception(piece->error);
@@ -204,10 +204,11 @@ void ObjectStore::take(const std::vector<PiecePtr>& pieces, For whom,
     }
     // A later reader asks for itself, and gets the whole time limit.
     if (is_announced && error && piece.waiting == 0) drop(found);
+    const bool is_ahead = is_announced && is_for_disk(piece) && piece.waiting == 0;
     if (!identity.empty() && piece.offset + piece.length > object.head.size())
-      cache_->write_later(identity, piece.offset, parts[i], is_announced && is_for_disk(piece));
-    if (whom == For::kDisk) disk_bytes_ -= piece.length;
-    if (is_announced && !error && is_for_disk(piece) && piece.waiting == 0) drop(found);
+      cache_->write_later(identity, piece.offset, parts[i], is_ahead);
+    if (whom == For::kDisk) disk_room_ -= room_of_entry(piece.length);
+    if (is_ahead && !error) drop(found);
   }
   if (whom == For::kDisk) --disk_loading_;
   if (whom != For::kReader) --loading_;
@@ -232,7 +233,6 @@ StoreCounts ObjectStore::counts() const {
   StoreCounts counts;
   client_.add_counts(counts);
   if (cache_) cache_->add_counts(counts);
-  counts.disk_s = double(disk_ns_) * 1e-9;
   counts.has_unknown = has_unknown_;
   return counts;
 }

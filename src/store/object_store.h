@@ -38,8 +38,8 @@ class ObjectStore {
   // Fills `out` from `offset`. Fails with kRun if the store does not answer in time or the object
   // has changed, with kData past the end.
   void read(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out);
-  // A read of exactly this range comes: kSoon; kLater, after all that come soon, while announced
-  // ranges hold less than half of the budget; or kToDisk.
+  // A read of exactly this range comes, see ReadAdvice: kSoon; kLater, while announced ranges hold
+  // less than half of the budget; or kToDisk.
   void announce(const ObjectPtr& object, uint64_t offset, uint64_t length,
                 ReadAdvice advice = ReadAdvice::kSoon, const ReadableFile::NextRange& next = {});
   // Those that begin in this range do not come, unless they wait already.
@@ -102,6 +102,8 @@ class ObjectStore {
   static std::vector<ExtentCache::Bytes> divide(const std::vector<PiecePtr>& pieces,
                                                 std::vector<std::byte>&& bytes);
   static bool is_for_disk(const Piece& piece);
+  // Still in the queue: another process may have put it on the disk meanwhile.
+  static bool waits_for_disk(const Piece& piece);
   // Whether the range is one that can be fetched ahead.
   bool is_ahead(const StoreObject& object, uint64_t offset, uint64_t length) const;
   void enqueue(const PiecePtr& piece, uint64_t turn) NEEDS_LOCK(mutex_);
@@ -127,18 +129,18 @@ class ObjectStore {
   Env& env_;
   const std::shared_ptr<CredentialSource> credentials_;
   std::unique_ptr<ExtentCache> cache_;    // may be null
-  std::atomic<int64_t> disk_ns_{0};       // of reads that cache_ served
   std::atomic<bool> has_unknown_{false};  // StoreCounts
   mutable Mutex mutex_;
   Condition progress_;
   std::map<Key, PiecePtr> announced_ GUARDED_BY(mutex_);
   std::map<uint64_t, PiecePtr> queue_ GUARDED_BY(mutex_);  // kQueued, by turn
   uint64_t turns_ GUARDED_BY(mutex_) = 0;
-  uint64_t held_ GUARDED_BY(mutex_) = 0;        // announced bytes that are loading or ready
-  uint64_t ready_ GUARDED_BY(mutex_) = 0;       // of those, ready
-  int loading_ GUARDED_BY(mutex_) = 0;          // requests for announced ranges
-  int disk_loading_ GUARDED_BY(mutex_) = 0;     // of those, for the disk
-  uint64_t disk_bytes_ GUARDED_BY(mutex_) = 0;  // of these, bytes
+  uint64_t held_ GUARDED_BY(mutex_) = 0;       // announced bytes that are loading or ready
+  uint64_t ready_ GUARDED_BY(mutex_) = 0;      // of those, ready
+  int loading_ GUARDED_BY(mutex_) = 0;         // requests for announced ranges
+  int disk_loading_ GUARDED_BY(mutex_) = 0;    // of those, for the disk
+  uint64_t disk_room_ GUARDED_BY(mutex_) = 0;  // what these will take there
+  int waiting_ GUARDED_BY(mutex_) = 0;         // readers
   std::unique_ptr<HttpCalls> calls_ GUARDED_BY(mutex_);  // made when needed
   RangeClient client_;                                   // last: its thread uses all of the above
 };

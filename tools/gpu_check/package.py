@@ -50,8 +50,7 @@ class Package:
         said = subprocess.run([str(part) for part in self._command("-c", f"import {modules}")], capture_output=True,
                               text=True, check=False)
         if said.returncode != 0:
-            self.check.results.note("skipped", job, f"{self.python} cannot import {modules}: "
-                                    f"{said.stderr.strip().splitlines()[-1]}")
+            self.check.cut_off(job, f"{self.python} cannot import {modules}: {said.stderr.strip().splitlines()[-1]}")
         return said.returncode == 0
 
     def _command(self, *arguments):
