@@ -141,6 +141,32 @@ TEST_F(StoreTarCache, TheMembersAreKept) {
   EXPECT_EQ(std::distance(Files(folder / "cache/lists"), Files()), 1) << "the old list is replaced";
 }
 
+TEST_F(StoreTarCache, WithoutACacheALongListIsInTheUsersFolder) {
+  const testing::ScopedVariable xdg("XDG_CACHE_HOME", (folder / "user").c_str());
+  const auto requests = [&](const std::string& path) {
+    const size_t before = server.asks().size();
+    StoreEnv with_store(
+        env(), std::make_shared<ObjectStore>(env(), StoreOptions(), testing::quick_tuning()));
+    open_dataset(with_store, "tar:" + server.url(path));
+    return server.asks().size() - before;
+  };
+  EXPECT_GT(requests("/a.tar"), 10u);
+  EXPECT_GT(requests("/a.tar"), 10u) << "it is short";
+  std::string many = archive.substr(0, archive.size() - 2 * kTarBlock);
+  for (int i = 0; i < 3; ++i) many += many;
+  server.put("/many.tar", many + std::string(2 * kTarBlock, '\0'));
+  EXPECT_GT(requests("/many.tar"), 40u);
+  EXPECT_EQ(requests("/many.tar"), 1u);
+  const std::filesystem::path lists = folder / "user/saturate/archives";
+  for (const auto& list : std::filesystem::directory_iterator(lists))
+    testing::write_file(list.path(), "SATTARS1, damaged");
+  EXPECT_GT(requests("/many.tar"), 40u);
+  EXPECT_EQ(requests("/many.tar"), 1u);
+  std::filesystem::remove_all(lists);
+  testing::write_file(lists, "no folder");
+  EXPECT_GT(requests("/many.tar"), 40u) << "nothing can be kept";
+}
+
 TEST_F(StoreTarCache, LabelsBesideImagesAreKept) {
   for (int i = 0; i < 3; ++i) {
     const std::string key = folder / ("pairs/" + std::to_string(i));

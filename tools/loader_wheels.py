@@ -93,7 +93,7 @@ def test(program, wheel):
 
 
 def main():
-    if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--test"]):
+    if len(sys.argv) not in (2, 3) or sys.argv[1].startswith("-") or sys.argv[2:] not in ([], ["--test"]):
         sys.exit(__doc__)
     wheels = build(sys.argv[1], tested_only=len(sys.argv) == 3)
     for program, wheel in wheels.items() if len(sys.argv) == 3 else []:

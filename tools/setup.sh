@@ -14,7 +14,7 @@ version=$(tools/find_torch.sh --version)
 cache=${SATURATE_DEPS:-${XDG_CACHE_HOME:-$HOME/.cache}/saturate}
 # Debian's names, which are also printed on systems that set-up does not support.
 packages=(g++ cmake ninja-build ccache mold pkg-config python3 python3-pip python3-venv
-  libjpeg62-turbo-dev libhwy-dev libdeflate-dev liblmdb-dev libpng-dev libwebp-dev libavif-dev zlib1g-dev libfmt-dev libcurl4-openssl-dev
+  libjpeg-dev libhwy-dev libdeflate-dev liblmdb-dev libpng-dev libwebp-dev libavif-dev zlib1g-dev libfmt-dev libcurl4-openssl-dev
   libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libjs-chart.js
   libisal-dev libprotozero-dev libcpp-httplib-dev libgloo-dev
   libgtest-dev)
@@ -28,7 +28,6 @@ fail() { echo "setup: error: $*" >&2; exit 1; }
 [ ! -r /etc/os-release ] || . /etc/os-release
 system="${ID:-unknown} ${VERSION_ID:-}"
 case " ${ID:-} ${ID_LIKE:-} " in
-  *" ubuntu "*) packages=("${packages[@]/libjpeg62-turbo-dev/libjpeg-turbo8-dev}") ;;
   *" fedora "*)
     packages=(gcc-c++ cmake ninja-build ccache mold pkgconf-pkg-config python3 python3-pip
       libjpeg-turbo-devel highway-devel libdeflate-devel lmdb-devel libpng-devel libwebp-devel libavif-devel

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/user_cache.h"
 #include "data/bytes.h"
 #include "data/sources.h"
 #include "data/tar_labels.h"
@@ -17,11 +18,18 @@ namespace saturate {
 namespace {
 
 constexpr std::string_view kMembersMagic = "SATTARS1";
-constexpr uint64_t kLeastMember = 30;  // bytes of one in the file
+constexpr uint64_t kLeastMember = 30;    // bytes of one in the file
+constexpr size_t kLeastList = 16 << 10;  // bytes of a file that is kept without data.cache_dir
 
 // By the URL, so that the list of another version takes the place of this one.
 std::string members_name(const std::string& identity) {
   return fmt::format("{:016x}", hash_text(identity.substr(0, identity.find('\n')), kHashStart));
+}
+
+// Empty if there is none.
+std::string lists_folder(const ObjectStore& store) {
+  const std::string& cache = store.options().cache_dir;
+  return cache.empty() ? user_cache_folder("archives") : fmt::format("{}/{}", cache, kLists);
 }
 
 std::vector<FarMember> read_members(TarScanner& scanner, const std::string& path) {
@@ -38,8 +46,7 @@ std::vector<FarMember> read_members(TarScanner& scanner, const std::string& path
 
 std::optional<std::vector<FarMember>> kept_members(ObjectStore& store, const std::string& identity,
                                                    uint64_t size) {
-  const std::string path =
-      fmt::format("{}/{}/{}", store.options().cache_dir, kLists, members_name(identity));
+  const std::string path = lists_folder(store) + "/" + members_name(identity);
   try {
     if (!store.env().exists(path)) return std::nullopt;
     return from_members_file(read_file(store.env(), path), identity, size);
@@ -59,7 +66,6 @@ FarArchive open_far_archive(Env& env, const std::string& path) {
   auto* const stores = is_store_url(path) ? dynamic_cast<StoreEnv*>(&env) : nullptr;
   std::string identity;
   auto file = stores ? stores->open_object(path, identity) : env.open_readable(path);
-  if (stores && stores->store()->options().cache_dir.empty()) identity.clear();
   if (!identity.empty())
     if (auto known = kept_members(*stores->store(), identity, file->size()))
       return {std::move(file), std::move(*known)};
@@ -70,9 +76,18 @@ FarArchive open_far_archive(Env& env, const std::string& path) {
 }
 
 void keep_members(Env& env, const FarArchive& archive) {
-  if (archive.identity.empty()) return;
-  dynamic_cast<StoreEnv&>(env).store()->keep_list(
-      members_name(archive.identity), to_members_file(archive.members, archive.identity));
+  if (archive.identity.empty() || archive.reads.empty()) return;  // none was read: it is kept
+  ObjectStore& store = *dynamic_cast<StoreEnv&>(env).store();
+  const std::string name = members_name(archive.identity), folder = lists_folder(store);
+  const auto file = to_members_file(archive.members, archive.identity);
+  if (!store.options().cache_dir.empty()) return store.keep_list(name, file);
+  if (file.size() < kLeastList || folder.empty()) return;
+  try {
+    store.env().make_directories(folder);
+    write_atomically(store.env(), folder + "/" + name, std::string(as_text(file)));
+  } catch (const Error&) {
+    // The next start reads the headers again.
+  }
 }
 
 std::vector<std::byte> to_members_file(const std::vector<FarMember>& members,

@@ -1,5 +1,6 @@
-// The members of an archive in an object store, kept in data.cache_dir: finding them reads every
-// header, one after the other.
+// The members of an archive in an object store: finding them reads every header, one after the
+// other, so that their list is kept, in data.cache_dir, or, if there is none, in the user's folder
+// for caches.
 #pragma once
 
 #include <memory>
@@ -20,14 +21,15 @@ struct FarMember : TarMember {
 struct FarArchive {
   std::unique_ptr<ReadableFile> file;
   std::vector<FarMember> members;
-  std::string identity = {};          // StoreObject::identity(), if there is a cache
+  std::string identity = {};          // StoreObject::identity(), or empty
   std::vector<ByteRange> reads = {};  // in which they were found; none if their list was kept
 };
 
 // Opens the archive. Uses the list that is kept of an object of the same URL, size and ETag (else
 // date); else reads the headers.
 FarArchive open_far_archive(Env& env, const std::string& path);
-// Keeps the members of an archive that proved to be good, if `env` is a StoreEnv with a cache.
+// Keeps the members of an archive that proved to be good, unless it has no identity or, without
+// data.cache_dir, only some hundred members. Does nothing if that fails.
 void keep_members(Env& env, const FarArchive& archive);
 
 // Drops the copies of bytes that may have come damaged.

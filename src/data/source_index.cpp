@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "base/files.h"
 #include "base/printable.h"
 #include "base/thread_pool.h"
+#include "base/user_cache.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
 #include "data/scratch_pool.h"
@@ -26,18 +26,6 @@ constexpr uint64_t kLeastIndexBytes = 256 << 10;  // of an automatic file: some 
 constexpr uint64_t kMostIndexBytes = uint64_t{8} << 30;  // then points not used are removed
 constexpr int kSavesAnEpoch = 8;    // at least this part of the file must be new
 constexpr int kPatientTries = 100;  // of 0.1 s
-
-bool is_folder_path(const char* path) {
-  return path && path[0] == '/';
-}
-
-// Empty if the user has none.
-std::string cache_folder() {
-  const char* const cache = std::getenv("XDG_CACHE_HOME");
-  if (is_folder_path(cache)) return std::string(cache) + "/saturate/index";
-  const char* const home = std::getenv("HOME");
-  return is_folder_path(home) ? std::string(home) + "/.cache/saturate/index" : "";
-}
 
 std::string absolute_path(const std::string& path) {
   std::error_code ignored;
@@ -65,7 +53,7 @@ std::string absolute_source(Env& env, const std::string& uri) {
 }  // namespace
 
 std::string index_path_of(Env& env, const std::string& uri) {
-  const std::string folder = cache_folder();
+  const std::string folder = user_cache_folder("index");
   if (folder.empty()) return "";
   const std::string source = absolute_source(env, uri);
   std::string name = source.substr(source.find_last_of("/\n") + 1).substr(0, 40);

@@ -28,7 +28,7 @@ struct TarEntry {
   uint32_t pair;   // while scanning: from pairs
 };
 
-constexpr int kFarArchives = 64;
+constexpr int kFarArchives = 128;
 
 // The last meaningful component before the file name, or "".
 std::string_view parent_name(std::string_view path) {
