@@ -219,6 +219,14 @@ TEST(ReadAhead, AnnouncesMoreOfAFarSourceForTheDisk) {
     EXPECT_EQ(data.for_disk.size(), delivered + 55) << "35 * 16 = 560 bytes";
     EXPECT_EQ(data.for_disk.back(), delivered + 3 + 55);
   }
+  // Also if more are delivered at a time than are announced.
+  std::vector<uint32_t> longer(5'000);
+  std::iota(longer.begin(), longer.end(), 0u);
+  const FarDataset large;
+  ReadAhead fast(large, {}, 5, 1'000, false);
+  fast.start(0, 0, longer, 0, longer.size());
+  for (size_t delivered = 500; delivered < 3'000; delivered += 500) fast.advance(0, delivered);
+  EXPECT_EQ(large.for_disk.back(), 2'500u + 1'000 + 55) << "beyond the 1,000 that may be read";
 }
 
 // Two samples of 10 bytes fit into half of 45.

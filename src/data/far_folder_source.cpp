@@ -78,10 +78,7 @@ class FarFolderSource : public IndexedSource {
         continue;
       }
       if (advice == ReadAdvice::kToDisk && store_->options().cache_dir.empty()) continue;
-      const MutexLock lock(mutex_);
-      const auto [at, is_new] = announced_.try_emplace(i);
-      if (is_new) at->second = object(i);
-      store_->announce(at->second, 0, found_.images[i].size, advice);
+      store_->announce(announced(i), 0, found_.images[i].size, advice);
     }
   }
 
@@ -92,6 +89,13 @@ class FarFolderSource : public IndexedSource {
     location.url += encode_key(place_.key) + encode_key(key);
     return store_->known(root_ + std::string(key), location, found_.images[index].size,
                          std::string(found_.etag(index)), group_);
+  }
+
+  ObjectStore::ObjectPtr announced(size_t index) const {
+    const MutexLock lock(mutex_);
+    const auto [at, is_new] = announced_.try_emplace(index);
+    if (is_new) at->second = object(index);
+    return at->second;
   }
 
   // The object that was announced, which no longer is, or another one.

@@ -109,7 +109,8 @@ void ReadAhead::announce(size_t delivered) {
 void ReadAhead::announce_to_disk() {
   if (!has_delivered_) return;
   stored_ = std::max(stored_, next_);
-  const size_t end = std::min({order_.size(), next_ + kMostForDisk, stored_ + kForDiskAtATime});
+  const size_t more = in_flight_ + kForDiskAtATime;  // than are delivered until the next call
+  const size_t end = std::min({order_.size(), next_ + kMostForDisk, stored_ + more});
   for (; stored_ < end; ++stored_) {
     const uint32_t index = order_[stored_];
     const uint64_t bytes = data_.bytes(index);

@@ -185,7 +185,8 @@ std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri, const St
   const std::string paths = path_of_source(uri);
   check_urls(env, paths);
   const auto parts = split_text(paths, ',');
-  if (std::ranges::any_of(parts, is_store_url)) return open_far(env, uri, store);
+  const bool is_list = paths.size() < uri.size() || is_store_url(uri) || env.exists(parts.front());
+  if (is_list && std::ranges::any_of(parts, is_store_url)) return open_far(env, uri, store);
   const size_t colon = uri.find(':');
   const std::string scheme = scheme_of_source(env, uri);
   if (scheme.empty() && colon == std::string::npos)

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <tuple>
 
 #include "base/text.h"
 #include "saturate/data/error.h"
@@ -289,22 +288,29 @@ void TarScanner::fail_behind(uint64_t marker_at) const {
            std::to_string(position_) + " " + path_);
 }
 
-// Bytes of a far file may have come damaged: what was read for this member is read once more.
+// Bytes of a far file may have come damaged: what was read for this member is read again, for as
+// long as that gets further. Else all that was read leaves the caches, for the next start.
 bool TarScanner::next(TarMember& out) {
-  const auto before = std::tuple(position_, archives_, reads_.size());
+  const uint64_t begin = position_;
+  const int archives = archives_;
+  const size_t first = reads_.size();
   const ByteRange window{window_start_, window_.size()};
-  try {
-    return read_next(out);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kData || file_->look_ahead() == 0) throw;
+  for (std::optional<uint64_t> reached;;) {
+    try {
+      return read_next(out);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kData || file_->look_ahead() == 0) throw;
+      const bool is_further = !reached || position_ > *reached;
+      file_->advise(ReadAdvice::kDamaged, window.offset, window.length);
+      for (size_t i = is_further ? first : 0; i < reads_.size(); ++i)
+        file_->advise(ReadAdvice::kDamaged, reads_[i].offset, reads_[i].length);
+      if (!is_further) throw;
+      reached = position_;
+    }
+    position_ = begin;
+    archives_ = archives;
+    window_.clear();
   }
-  size_t first = 0;
-  std::tie(position_, archives_, first) = before;
-  file_->advise(ReadAdvice::kDamaged, window.offset, window.length);
-  for (size_t i = first; i < reads_.size(); ++i)
-    file_->advise(ReadAdvice::kDamaged, reads_[i].offset, reads_[i].length);
-  window_.clear();
-  return read_next(out);
 }
 
 bool TarScanner::read_next(TarMember& out) {

@@ -110,7 +110,7 @@ class TarSource : public IndexedSource {
       for (size_t i = 0; i < archives.size(); ++i)
         if (i == in_question_.value_or(i))
           drop_copies(*archives[i].file, archives[i].reads);
-        else
+        else if (i < *in_question_)
           keep_members(env, archives[i]);
       throw;
     }

@@ -43,15 +43,17 @@ void ObjectStore::announce(const ObjectPtr& object, uint64_t offset, uint64_t le
   const Key key(object.get(), offset);
   MutexLock lock(mutex_);
   auto found = announced_.find(key);
-  if (!identity.empty() && (found == announced_.end() || is_for_disk(*found->second))) {
+  while (!identity.empty() && (found == announced_.end() || is_for_disk(*found->second))) {
+    const bool was_announced = found != announced_.end();
     lock.unlock();
     const bool is_there = cache_->plan(identity, offset, length, advice.next_use);
     lock.lock();
     found = announced_.find(key);
     if (is_there && (found == announced_.end() || waits_for_disk(*found->second))) {
       if (found != announced_.end()) drop(found);
-      return;
+      return load_announced();  // the disk may have room again
     }
+    if (!was_announced || found != announced_.end()) break;  // else it has come meanwhile
   }
   const uint64_t turn = turns_++ + (advice == ReadAdvice::kToDisk  ? kDiskTurns
                                     : advice == ReadAdvice::kLater ? kLaterTurns
@@ -82,11 +84,15 @@ void ObjectStore::hasten(Piece& piece, uint64_t turn) {
   if (piece.after) hasten(*piece.after, turn);  // then the piece itself has left the queue
 }
 
-bool ObjectStore::has_room(const Piece& piece, uint64_t bytes) {
-  if (is_for_disk(piece)) return cache_->has_room(disk_room_ + room_of_entry(bytes));
+uint64_t ObjectStore::room_for(const Piece& piece) {
+  return is_for_disk(piece) ? room_of_entry(piece.length) : piece.length;
+}
+
+bool ObjectStore::has_room(const Piece& piece, uint64_t room) {
+  if (is_for_disk(piece)) return cache_->has_room(disk_room_ + room);
   // Half is left to samples that come soon, of another loader too.
   const bool later = piece.order >= kLaterTurns;
-  return held_ + bytes <= (later ? tuning_.ahead_bytes / 2 : tuning_.ahead_bytes);
+  return held_ + room <= (later ? tuning_.ahead_bytes / 2 : tuning_.ahead_bytes);
 }
 
 void ObjectStore::forget(const ObjectPtr& object, uint64_t offset, uint64_t length) {
@@ -125,7 +131,7 @@ void ObjectStore::load_announced() {
   while (!queue_.empty()) {
     auto at = queue_.begin();
     // If there is no memory for the next ones, those for the disk may be fetched.
-    if (held_ > 0 && !has_room(*at->second, at->second->length))
+    if (held_ > 0 && !has_room(*at->second, room_for(*at->second)))
       at = queue_.lower_bound(kDiskTurns);
     if (at == queue_.end()) return;
     const PiecePtr first = at->second;
@@ -133,12 +139,12 @@ void ObjectStore::load_announced() {
     const int most = most_loading(first->length);
     if (loading_ >= (to_disk ? std::max(1, most / 2) : most)) return;
     if (to_disk && (waiting_ > 0 || disk_loading_ >= kMostForDisk)) return;
-    if (to_disk && !has_room(*first, first->length)) return;
+    if (to_disk && !has_room(*first, room_for(*first))) return;
     std::vector<PiecePtr> pieces = with_neighbours(first);
     for (const PiecePtr& piece : pieces) {
       unqueue(*piece);
       piece->held = !to_disk;
-      (to_disk ? disk_room_ : held_) += to_disk ? room_of_entry(piece->length) : piece->length;
+      (to_disk ? disk_room_ : held_) += room_for(*piece);
     }
     ++loading_;
     if (to_disk) ++disk_loading_;
@@ -151,7 +157,7 @@ void ObjectStore::load_announced() {
 std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& piece) {
   std::vector<PiecePtr> found{piece};
   const uint64_t merged = most_merged();
-  uint64_t first = piece->offset, end = piece->offset + piece->length, sum = piece->length;
+  uint64_t first = piece->offset, end = piece->offset + piece->length, room = room_for(*piece);
   const auto fits = [&](const Piece& other) {
     const uint64_t low = std::min(first, other.offset);
     const uint64_t high = std::max(end, other.offset + other.length);
@@ -160,19 +166,21 @@ std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& 
     const bool apart = other.offset >= end || other.offset + other.length <= first;
     return other.object == piece->object && other.state == Piece::State::kQueued && apart &&
            is_for_disk(other) == is_for_disk(*piece) && gap <= tuning_.merged_gap &&
-           high - low <= merged && has_room(*piece, sum + other.length);
+           high - low <= merged;
   };
   const auto self = announced_.find({piece->object.get(), piece->offset});
   for (auto at = std::next(self); at != announced_.end() && fits(*at->second); ++at) {
+    room += room_for(*at->second);
+    if (!has_room(*piece, room)) break;
     found.push_back(at->second);
     end = at->second->offset + at->second->length;
-    sum += at->second->length;
   }
   for (auto at = self; at != announced_.begin() && fits(*std::prev(at)->second);) {
     --at;
+    room += room_for(*at->second);
+    if (!has_room(*piece, room)) break;
     found.push_back(at->second);
     first = at->second->offset;
-    sum += at->second->length;
   }
   std::ranges::sort(found, {}, &Piece::offset);
   return found;

@@ -82,6 +82,7 @@ void ExtentCache::use(const std::string& identity) {
   const std::string folder = folder_of(identity);
   if (!in_use_.insert(folder).second) return;
   std::erase(old_, folder);
+  has_old_ = !old_.empty();
   try {
     if (env_.is_directory(folder_ + "/" + folder)) mark(folder);
   } catch (const Error&) {
@@ -207,9 +208,9 @@ void ExtentCache::write_later(const std::string& identity, uint64_t offset, cons
   }
   pending_ += bytes->size();
   pending_room_ += room;
-  writer_.submit([this, identity, offset, bytes, hash, room, is_ahead] {
+  writer_.submit([this, identity, offset, bytes, hash, room] {
     const CancelScope scope([this] { return ending_.load(); });
-    const bool is_kept = write(identity, offset, *bytes, is_ahead);
+    const bool is_kept = write(identity, offset, *bytes);
     pending_ -= bytes->size();
     pending_room_ -= room;
     const MutexLock lock(pending_mutex_);
@@ -219,13 +220,14 @@ void ExtentCache::write_later(const std::string& identity, uint64_t offset, cons
 }
 
 bool ExtentCache::write(const std::string& identity, uint64_t offset,
-                        std::span<const std::byte> bytes, bool is_ahead) {
+                        std::span<const std::byte> bytes) {
   const uint64_t number = entry_number(identity, offset);
   const std::string folder = folder_of(identity), name = entry_name(number, bytes.size());
-  uint64_t next_use = ReadAdvice::kUnknown;
-  if (!is_ahead) {
-    const MutexLock lock(mutex_);
-    next_use = take_planned_use(entry_hash(folder, name));
+  uint64_t next_use = ReadAdvice::kUnknown;  // of one that is not read yet: it stays until then
+  {
+    const uint64_t hash = entry_hash(folder, name);
+    const MutexLock lock(mutex_), pending(pending_mutex_);
+    if (!ahead_.contains(hash)) next_use = take_planned_use(hash);
   }
   const auto fill = [&](WritableFile& file) {
     {

@@ -100,8 +100,7 @@ class ExtentCache {
   bool is_running(const std::string& process) NEEDS_LOCK(mutex_);
   bool is_used_by_others(const std::vector<FileInfo>& entries) NEEDS_LOCK(mutex_);
   // False if the range is not there afterwards.
-  bool write(const std::string& identity, uint64_t offset, std::span<const std::byte> bytes,
-             bool is_ahead);
+  bool write(const std::string& identity, uint64_t offset, std::span<const std::byte> bytes);
   struct EntryRange {
     uint64_t number, length;  // of its name
   };

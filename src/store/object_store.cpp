@@ -131,11 +131,17 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
     piece = found->second;
   } else {
     lock.unlock();
-    if (!identity.empty() && cache_->read(identity, offset, out)) return;
+    const bool is_kept = !identity.empty() && cache_->read(identity, offset, out);
     lock.lock();
     found = announced_.find({object.get(), offset});
-    if (found != announced_.end() && waits_for_disk(*found->second)) drop(found);
-    piece = std::make_shared<Piece>(Piece{object, offset, out.size()});
+    if (found != announced_.end() && waits_for_disk(*found->second)) {
+      drop(found);
+      found = announced_.end();
+    }
+    if (is_kept) return;
+    // Else it may be loading for the disk since then.
+    const bool is_loading = found != announced_.end() && found->second->length == out.size();
+    piece = is_loading ? found->second : std::make_shared<Piece>(Piece{object, offset, out.size()});
   }
   ++piece->waiting;
   if (piece->state == Piece::State::kQueued) {  // late: it goes before all others
@@ -204,11 +210,11 @@ void ObjectStore::take(const std::vector<PiecePtr>& pieces, For whom,
     }
     // A later reader asks for itself, and gets the whole time limit.
     if (is_announced && error && piece.waiting == 0) drop(found);
-    const bool is_ahead = is_announced && is_for_disk(piece) && piece.waiting == 0;
+    const bool only_for_disk = is_announced && is_for_disk(piece) && piece.waiting == 0;
     if (!identity.empty() && piece.offset + piece.length > object.head.size())
-      cache_->write_later(identity, piece.offset, parts[i], is_ahead);
+      cache_->write_later(identity, piece.offset, parts[i], only_for_disk);
     if (whom == For::kDisk) disk_room_ -= room_of_entry(piece.length);
-    if (is_ahead && !error) drop(found);
+    if (only_for_disk && !error) drop(found);
   }
   if (whom == For::kDisk) --disk_loading_;
   if (whom != For::kReader) --loading_;

@@ -109,8 +109,10 @@ class ObjectStore {
   void enqueue(const PiecePtr& piece, uint64_t turn) NEEDS_LOCK(mutex_);
   // A range that was announced for later, or for the disk, comes by an earlier turn.
   void hasten(Piece& piece, uint64_t turn) NEEDS_LOCK(mutex_);
-  // Whether so many bytes of announced ranges like this one may be requested now.
-  bool has_room(const Piece& piece, uint64_t bytes) NEEDS_LOCK(mutex_);
+  // Bytes that a range takes, of memory or of the disk.
+  static uint64_t room_for(const Piece& piece);
+  // Whether announced ranges like this one may take so many bytes more now.
+  bool has_room(const Piece& piece, uint64_t room) NEEDS_LOCK(mutex_);
   // Starts requests for announced ranges while the budget allows it.
   void load_announced() NEEDS_LOCK(mutex_);
   // Requests for announced ranges of this size at a time: more if a reply mostly waits for its

@@ -22,7 +22,7 @@ struct ReadAdvice {
   // kLater is for storage that is far away: such a part is fetched after all that kSoon announces,
   // with at most half of look_ahead(). kSoon for the same part moves it to those.
   // kToDisk: the part is fetched only into the storage's cache on disk, after all that kSoon and
-  // kLater announce, if the cache has free room. kSoon or kLater for the same part replaces it.
+  // kLater announce, if the cache has room. kSoon or kLater for the same part replaces it.
   // kDamaged: storage that is far away drops its copies of that part, which was read as a whole, so
   // that the next read fetches it again; the copies of a file's first 512 bytes stay.
   enum Kind { kSoon, kLater, kToDisk, kNotAgain, kDamaged };
