@@ -26,10 +26,11 @@ def train_one_epoch(loader, optimizer):
 """}
 
 
-def test_there_are_twenty_faults_in_five_loops():
-    loops = [loop.name for loop in planted_faults.LOOPS]
-    assert len(planted_faults.FAULTS) == 20 and len(set(loops)) == 5
-    assert {fault.loop for fault in planted_faults.FAULTS} == set(loops)
+def test_there_are_twenty_faults_in_five_loops_and_five_in_one_on_a_gpu():
+    for needs_gpu, faults, loops in ((False, 20, 5), (True, 5, 1)):
+        names = {loop.name for loop in planted_faults.LOOPS if loop.needs_gpu == needs_gpu}
+        found = [fault.loop for fault in planted_faults.FAULTS if fault.loop in names]
+        assert len(found) == faults and len(names) == loops and set(found) == names
 
 
 @pytest.mark.parametrize("fault", planted_faults.FAULTS, ids=lambda fault: f"{fault.loop}-{fault.cause}")
