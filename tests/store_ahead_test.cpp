@@ -6,8 +6,7 @@
 #include <atomic>
 #include <thread>
 
-#include "store/object_store.h"
-#include "tests/store_testing.h"
+#include "tests/ahead_testing.h"
 
 namespace saturate {
 namespace {
@@ -15,45 +14,12 @@ namespace {
 using testing::env;
 using testing::HttpAnswer;
 using testing::HttpAsk;
-using testing::noise_text;
 using testing::quick_tuning;
-using testing::StoreServer;
 using testing::wait_for;
 
-constexpr size_t kAheadSize = 200'000;
-
-class StoreAhead : public ::testing::Test {
+class StoreAhead : public testing::AheadTest {
  protected:
-  StoreAhead() { server.put("/a", text); }
-  ~StoreAhead() override { release = true; }
-
-  // Replies to requests for the range at `offset` wait for `release`.
-  void hold(uint64_t offset) {
-    server.tamper([this, offset](const HttpAsk& ask, HttpAnswer&) {
-      if (ask.first == offset) wait_for([this] { return release.load(); });
-    });
-  }
-  std::string read_range(ObjectStore& store, const ObjectStore::ObjectPtr& object, uint64_t offset,
-                         size_t length) {
-    std::vector<std::byte> out(length);
-    store.read(object, offset, out);
-    return testing::to_text(out);
-  }
-  // The requests after the one that opened the object, by their first bytes.
-  std::vector<uint64_t> order() const {
-    std::vector<uint64_t> firsts;
-    for (const HttpAsk& ask : server.asks())
-      if (ask.number > 0) firsts.push_back(ask.first);
-    return firsts;
-  }
-  bool asked(size_t count) {
-    return wait_for([&] { return order().size() >= count; });
-  }
-
   std::atomic<int> waiting{0};  // replies
-  const std::string text = noise_text(kAheadSize);
-  std::atomic<bool> release{false};
-  StoreServer server;
 };
 
 TEST_F(StoreAhead, IsFetchedInOrderAndReadWithoutAnotherRequest) {

@@ -2,17 +2,15 @@
 // and within its budget.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <atomic>
-#include <map>
+#include <chrono>
+#include <memory>
 #include <thread>
 
 #include "data/export.h"
 #include "saturate/data/input.h"
 #include "saturate/data/loader.h"
-#include "store/object_store.h"
 #include "store/store_env.h"
-#include "tests/store_testing.h"
+#include "tests/ahead_testing.h"
 
 namespace saturate {
 namespace {
@@ -22,15 +20,11 @@ using testing::HttpAnswer;
 using testing::HttpAsk;
 using testing::noise_text;
 using testing::quick_tuning;
-using testing::StoreServer;
 using testing::TempDir;
 using testing::wait_for;
 
-class StoreDiskAhead : public ::testing::Test {
+class StoreDiskAhead : public testing::AheadTest {
  protected:
-  StoreDiskAhead() { server.put("/a", text); }
-  ~StoreDiskAhead() override { release = true; }
-
   std::shared_ptr<ObjectStore> store(double gb = 1, uint64_t ahead_bytes = 1'500) {
     StoreTuning tuning = quick_tuning();
     tuning.ahead_requests = 1;
@@ -41,35 +35,41 @@ class StoreDiskAhead : public ::testing::Test {
     StoreOptions options{folder / "cache", gb, 0};
     return std::make_shared<ObjectStore>(env(), options, tuning);
   }
-  // Replies to requests for the range at `offset` wait for `release`.
-  void hold(uint64_t offset) {
-    server.tamper([this, offset](const HttpAsk& ask, HttpAnswer&) {
-      if (ask.first == offset) wait_for([this] { return release.load(); });
-    });
-  }
   void break_server() {
     server.tamper([](const HttpAsk&, HttpAnswer& answer) { answer = {503, {}, "away"}; });
   }
-  // The requests after those that opened the object, by their first bytes.
-  std::vector<uint64_t> order() const {
-    std::vector<uint64_t> firsts;
-    for (const HttpAsk& ask : server.asks())
-      if (ask.first > 0) firsts.push_back(ask.first);
-    return firsts;
-  }
-  bool asked(size_t count) {
-    return wait_for([&] { return order().size() >= count; });
-  }
   void expect_read(ObjectStore& from, const ObjectStore::ObjectPtr& object, uint64_t offset) {
-    std::vector<std::byte> out(1'000);
-    from.read(object, offset, out);
-    EXPECT_EQ(testing::to_text(out), text.substr(offset, 1'000));
+    EXPECT_EQ(read_range(from, object, offset, 1'000), text.substr(offset, 1'000));
+  }
+  // Puts a shard of images on the server as /a.shard, and opens it here.
+  std::unique_ptr<Dataset> local_shard(int images) {
+    testing::write_folder_dataset(folder / "images", images);
+    PackOptions pack;
+    pack.out = "shard:" + (folder / "a.shard");
+    pack_dataset(env(), *open_dataset(env(), "folder:" + (folder / "images")), pack);
+    server.put("/a.shard", testing::read_text(folder / "a.shard"));
+    return open_dataset(env(), pack.out);
+  }
+  static LoaderOptions loader_options(int threads) {
+    LoaderOptions options;
+    options.batch = kBatch;
+    options.threads = threads;
+    options.type = PixelType::kUint8;
+    return options;
+  }
+  static AugmentOptions augment() {
+    AugmentOptions augment;
+    augment.size = 8;
+    return augment;
+  }
+  static uint64_t bytes_of(const Dataset& data) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < data.size(); ++i) bytes += data.bytes(i);
+    return bytes;
   }
 
-  const std::string text = noise_text(200'000);
-  std::atomic<bool> release{false};
+  static constexpr int kBatch = 4;
   TempDir folder;
-  StoreServer server;
 };
 
 TEST_F(StoreDiskAhead, RangesAreFetchedWhenMemoryIsFullAndReadFromTheDisk) {
@@ -199,27 +199,15 @@ TEST_F(StoreDiskAhead, WithdrawnRangesAreNotFetched) {
 
 // With the samples on the disk, which are 16 times those in memory.
 TEST_F(StoreDiskAhead, ALoaderReadsOnWhileTheStoreIsAway) {
-  constexpr int kImages = 200, kBatch = 4;
-  testing::write_folder_dataset(folder / "images", kImages);
-  PackOptions pack;
-  pack.out = "shard:" + (folder / "a.shard");
-  pack_dataset(env(), *open_dataset(env(), "folder:" + (folder / "images")), pack);
-  server.put("/a.shard", testing::read_text(folder / "a.shard"));
-  const auto local = open_dataset(env(), pack.out);
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < local->size(); ++i) bytes += local->bytes(i);
-  const uint64_t ahead = bytes / 40;  // of 5 images, so that the disk takes 80 more
+  constexpr int kImages = 200;
+  const auto local = local_shard(kImages);
+  const uint64_t ahead = bytes_of(*local) / 40;  // of 5 images, so that the disk takes 80 more
   StoreEnv with_store(env(), store(1, ahead));
   const auto data = open_dataset(with_store, "shard:" + server.url("/a.shard"));
   const size_t opening = server.asks().size();
-  LoaderOptions options;
-  options.batch = kBatch;
-  options.threads = 2;
+  LoaderOptions options = loader_options(2);
   options.prefetch = 1;
-  options.type = PixelType::kUint8;
-  AugmentOptions augment;
-  augment.size = 8;
-  Loader near(*local, options, augment), loader(*data, options, augment);
+  Loader near(*local, options, augment()), loader(*data, options, augment());
   near.start_epoch(0);
   loader.start_epoch(0);
   const auto expect_batches = [&](int count) {
@@ -244,29 +232,18 @@ TEST_F(StoreDiskAhead, ALoaderReadsOnWhileTheStoreIsAway) {
 }
 
 TEST_F(StoreDiskAhead, EachSampleIsFetchedOnceInARun) {
-  testing::write_folder_dataset(folder / "images", 60);
-  PackOptions pack;
-  pack.out = "shard:" + (folder / "a.shard");
-  pack_dataset(env(), *open_dataset(env(), "folder:" + (folder / "images")), pack);
-  server.put("/a.shard", testing::read_text(folder / "a.shard"));
-  const auto local = open_dataset(env(), pack.out);
+  const auto local = local_shard(60);
   const auto far = store(1, local->bytes(0) * 6);
   StoreEnv with_store(env(), far);
   const auto data = open_dataset(with_store, "shard:" + server.url("/a.shard"));
   const size_t opening = server.asks().size();
-  LoaderOptions options;
-  options.batch = 4;
-  options.threads = 3;
-  options.type = PixelType::kUint8;
-  AugmentOptions augment;
-  augment.size = 8;
-  EXPECT_EQ(testing::epochs_of(*data, options, augment),
-            testing::epochs_of(*local, options, augment));
-  uint64_t fetched = 0, bytes = 0;
+  const LoaderOptions options = loader_options(3);
+  EXPECT_EQ(testing::epochs_of(*data, options, augment()),
+            testing::epochs_of(*local, options, augment()));
+  uint64_t fetched = 0;
   const auto asks = server.asks();
   for (size_t i = opening; i < asks.size(); ++i) fetched += asks[i].last - asks[i].first + 1;
-  for (size_t i = 0; i < local->size(); ++i) bytes += local->bytes(i);
-  EXPECT_EQ(fetched, bytes);
+  EXPECT_EQ(fetched, bytes_of(*local));
   EXPECT_LE(far->counts().disk_hits, 60u) << "those of the second epoch";
 }
 

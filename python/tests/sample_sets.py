@@ -26,6 +26,19 @@ class Numbered:
         return np.full((self.side, self.side, 3), index % 256, np.uint8), index
 
 
+def resumed_labels(first, second):
+    """Labels of an epoch of `first`; and those of its next iteration up to the fifth batch, continued by `second`."""
+    whole = [labels.tolist() for _, labels in first]
+    first.set_epoch(0)
+    found = []
+    for _, labels in first:
+        found.append(labels.tolist())
+        if len(found) == 5:
+            break
+    second.load_state_dict(first.state_dict())
+    return whole, found + [labels.tolist() for _, labels in second]
+
+
 class Broken(Numbered):
     """One whose sample 3 raises."""
 

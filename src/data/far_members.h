@@ -1,6 +1,5 @@
-// The members of an archive in an object store: finding them reads every header, one after the
-// other, so that their list is kept, in data.cache_dir, or, if there is none, in the user's folder
-// for caches.
+// The members of an archive in an object store. Finding them reads every header, one after the
+// other, so their list is kept: in data.cache_dir or, without one, in the user's cache folder.
 #pragma once
 
 #include <memory>
@@ -29,7 +28,7 @@ struct FarArchive {
 // date); else reads the headers.
 FarArchive open_far_archive(Env& env, const std::string& path);
 // Keeps the members of an archive that proved to be good, unless it has no identity or, without
-// data.cache_dir, only some hundred members. Does nothing if that fails.
+// data.cache_dir, fewer than some hundred members. A failure is ignored.
 void keep_members(Env& env, const FarArchive& archive);
 
 // Drops the copies of bytes that may have come damaged.

@@ -110,7 +110,7 @@ std::vector<std::string> expand_paths(Env& env, const std::string& rest, std::st
 }
 
 int opening_threads(const std::vector<std::string>& paths) {
-  constexpr int kFarThreads = 64;
+  constexpr int kFarThreads = 128;
   return std::ranges::any_of(paths, is_store_url) ? kFarThreads : 1;
 }
 

@@ -1,9 +1,9 @@
 // Tells a source what an epoch reads next. Storage with slow seeks, in an epoch of
 // ShuffleMode::kBlock, is told blocks of samples, so that it can read each in one go; a source that
 // is far away (Dataset::look_ahead) is told sample by sample, in the order of use, and,
-// if several machines share the epochs, when this machine reads each sample again. After these it
-// is told of more samples that may be fetched into its cache on disk. At the end of an epoch it is
-// told the first samples of the next one, which it fetches until that begins.
+// if several machines share the epochs, when this machine reads each sample again. More samples
+// follow, for its cache on disk (ReadAdvice::kToDisk). At the end of an epoch it is told the first
+// samples of the next one, which it fetches until that begins.
 #pragma once
 
 #include <cstddef>

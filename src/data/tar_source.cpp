@@ -28,8 +28,6 @@ struct TarEntry {
   uint32_t pair;   // while scanning: from pairs
 };
 
-constexpr int kFarArchives = 128;
-
 // The last meaningful component before the file name, or "".
 std::string_view parent_name(std::string_view path) {
   auto slash = path.rfind('/');
@@ -99,7 +97,7 @@ class TarSource : public IndexedSource {
   // requested one after the other.
   void list_far(Env& env) {
     std::vector<FarArchive> archives(paths_.size());
-    parallel_for(paths_.size(), kFarArchives,
+    parallel_for(paths_.size(), opening_threads(paths_),
                  [&](size_t i) { archives[i] = open_far_archive(env, paths_[i]); });
     try {
       LabelTable folders, pairs;

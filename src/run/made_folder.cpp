@@ -7,10 +7,10 @@
 namespace saturate {
 
 std::string without_missing(const std::string& path) {
+  if (std::ranges::count(std::filesystem::path(path), "..") == 0) return path;
   std::error_code failed;
   const auto resolved = std::filesystem::weakly_canonical(path, failed);
-  const bool goes_up = std::ranges::count(std::filesystem::path(path), "..") > 0;
-  return goes_up && !failed ? resolved.string() : path;
+  return failed ? path : resolved.string();
 }
 
 MadeFolder::MadeFolder(Env& env, const std::string& path) : env_(env), lock_(path + kFolderLock) {

@@ -14,7 +14,7 @@ namespace saturate {
 inline constexpr const char* kFolderLock = "/.lock";
 inline constexpr const char* kLauncherNote = "/.launcher";
 
-// The path without ".." after folders that may be missing; others are unchanged.
+// A path with ".." is resolved, since a folder before ".." may be missing; others are unchanged.
 std::string without_missing(const std::string& path);
 
 class MadeFolder {

@@ -105,10 +105,9 @@ bool ExtentCache::plan(const std::string& identity, uint64_t offset, uint64_t le
   const std::string folder = folder_of(identity),
                     name = entry_name(entry_number(identity, offset), length);
   {
-    const MutexLock lock(mutex_);
-    if (next_use != ReadAdvice::kUnknown && !is_off())
-      planned_[entry_hash(folder, name)] = next_use;
     const uint64_t hash = entry_hash(folder, name);
+    const MutexLock lock(mutex_);
+    if (next_use != ReadAdvice::kUnknown && !is_off()) planned_[hash] = next_use;
     if (bad_.contains(hash)) return false;
     if (known_.contains(hash)) return true;
     const MutexLock pending(pending_mutex_);
@@ -204,7 +203,8 @@ void ExtentCache::write_later(const std::string& identity, uint64_t offset, cons
   {
     const MutexLock lock(pending_mutex_);
     unwritten_[hash] = bytes;
-    is_ahead ? void(ahead_.insert(hash)) : void(ahead_.erase(hash));
+    ahead_.erase(hash);
+    if (is_ahead) ahead_.insert(hash);
   }
   pending_ += bytes->size();
   pending_room_ += room;

@@ -1,4 +1,4 @@
-// ExtentCache: counting what the folder holds, and which processes use it.
+// ExtentCache: what the folder holds and has room for, and which processes use it.
 #include <algorithm>
 #include <optional>
 #include <string>
