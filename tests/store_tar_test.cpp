@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <set>
 
 #include "data/export.h"
 #include "data/far_members.h"
@@ -97,6 +99,21 @@ TEST_F(StoreTar, AnEpochReadsItsSamplesAndWhatLiesBetweenNeighbours) {
   }
 }
 
+// Zeros may be the end of an archive that is followed by another one, or damage that hides members.
+TEST_F(StoreTar, ZerosAreReadAgainBeforeTheyEndAnArchive) {
+  const std::string both = archive + archive;
+  server.put("/a.tar", both);
+  EXPECT_EQ(open(UINT64_MAX)->size(), 2u * kTarImages);
+  for (size_t bytes : {size_t{1}, size_t{64} << 10}) {  // as windows grow
+    const auto seen = std::make_shared<std::set<uint64_t>>();
+    server.tamper([=](const HttpAsk& ask, HttpAnswer& answer) {
+      if (ask.first >= 512 && seen->insert(ask.first).second)
+        answer.body.assign(answer.body.size(), '\0');
+    });
+    EXPECT_EQ(open(bytes)->size(), 2u * kTarImages) << bytes;
+  }
+}
+
 // Opens the archive with that cache, and returns the number of requests.
 class StoreTarCache : public StoreTar {
  protected:
@@ -127,9 +144,10 @@ TEST_F(StoreTarCache, TheMembersAreKept) {
   const std::string here = expected();
   EXPECT_GT(requests_to_open(here), 10u);
   EXPECT_EQ(requests_to_open(here), 1u);
-  // A damaged list is made again, from the windows in the cache.
+  // A damaged list is made again.
   for (const auto& list : std::filesystem::directory_iterator(folder / "cache/lists"))
     testing::write_file(list.path(), "SATTARS1, damaged");
+  EXPECT_GT(requests_to_open(here), 10u);
   EXPECT_EQ(requests_to_open(here), 1u);
   std::filesystem::remove_all(folder / "cache");
   EXPECT_GT(requests_to_open(here), 10u);
@@ -139,6 +157,26 @@ TEST_F(StoreTarCache, TheMembersAreKept) {
   EXPECT_EQ(requests_to_open(here), 1u);
   using Files = std::filesystem::directory_iterator;
   EXPECT_EQ(std::distance(Files(folder / "cache/lists"), Files()), 1) << "the old list is replaced";
+}
+
+TEST_F(StoreTarCache, HeadersTakeNoRoomInTheCache) {
+  const auto store = std::make_shared<ObjectStore>(env(), StoreOptions{folder / "cache", 1, 60},
+                                                   testing::quick_tuning());
+  StoreEnv with_store(env(), store);
+  const auto data = open_dataset(with_store, "tar:" + server.url("/a.tar"));
+  const auto entries = [&] {
+    store->flush();
+    size_t count = 0;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(folder / "cache")) {
+      const std::string name = file.path().filename();
+      count += file.is_regular_file() && !name.starts_with('.') &&
+               file.path().parent_path().filename() != "lists";
+    }
+    return count;
+  };
+  EXPECT_EQ(entries(), 0u);
+  samples_of(*data);
+  EXPECT_EQ(entries(), size_t(kTarImages));
 }
 
 TEST_F(StoreTarCache, WithoutACacheALongListIsInTheUsersFolder) {

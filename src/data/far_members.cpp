@@ -57,26 +57,23 @@ std::optional<std::vector<FarMember>> kept_members(ObjectStore& store, const std
 
 }  // namespace
 
-void drop_copies(const ReadableFile& file, const std::vector<ByteRange>& ranges) {
-  for (const ByteRange& range : ranges)
-    file.advise(ReadAdvice::kDamaged, range.offset, range.length);
-}
-
 FarArchive open_far_archive(Env& env, const std::string& path) {
   auto* const stores = is_store_url(path) ? dynamic_cast<StoreEnv*>(&env) : nullptr;
-  std::string identity;
-  auto file = stores ? stores->open_object(path, identity) : env.open_readable(path);
+  std::shared_ptr<StoreObject> object;
+  auto file = stores ? stores->open_object(path, object) : env.open_readable(path);
+  const std::string identity = object ? object->identity() : "";
   if (!identity.empty())
     if (auto known = kept_members(*stores->store(), identity, file->size()))
-      return {std::move(file), std::move(*known)};
+      return {std::move(file), std::move(*known), identity, true};
+  if (object) object->is_cached = false;
   TarScanner scanner(std::move(file), path);
   auto members = read_members(scanner, path);
-  auto reads = scanner.reads();
-  return {scanner.release(), std::move(members), std::move(identity), std::move(reads)};
+  if (object) object->is_cached = true;
+  return {scanner.release(), std::move(members), identity};
 }
 
 void keep_members(Env& env, const FarArchive& archive) {
-  if (archive.identity.empty() || archive.reads.empty()) return;  // none was read: it is kept
+  if (archive.identity.empty() || archive.is_kept) return;
   ObjectStore& store = *dynamic_cast<StoreEnv&>(env).store();
   const std::string name = members_name(archive.identity), folder = lists_folder(store);
   const auto file = to_members_file(archive.members, archive.identity);
@@ -87,6 +84,16 @@ void keep_members(Env& env, const FarArchive& archive) {
     write_atomically(store.env(), folder + "/" + name, std::string(as_text(file)));
   } catch (const Error&) {
     // The next start reads the headers again.
+  }
+}
+
+void forget_members(Env& env, const FarArchive& archive) {
+  if (!archive.is_kept) return;
+  const ObjectStore& store = *dynamic_cast<StoreEnv&>(env).store();
+  try {
+    store.env().remove(lists_folder(store) + "/" + members_name(archive.identity));
+  } catch (const Error&) {
+    // Another process has removed it.
   }
 }
 

@@ -20,19 +20,20 @@ struct FarMember : TarMember {
 struct FarArchive {
   std::unique_ptr<ReadableFile> file;
   std::vector<FarMember> members;
-  std::string identity = {};          // StoreObject::identity(), or empty
-  std::vector<ByteRange> reads = {};  // in which they were found; none if their list was kept
+  std::string identity = {};  // StoreObject::identity(), or empty
+  bool is_kept = false;       // their list was
 };
 
 // Opens the archive. Uses the list that is kept of an object of the same URL, size and ETag (else
-// date); else reads the headers.
+// date); else reads the headers, of which the cache on disk keeps nothing.
 FarArchive open_far_archive(Env& env, const std::string& path);
 // Keeps the members of an archive that proved to be good, unless it has no identity or, without
 // data.cache_dir, fewer than some hundred members. A failure is ignored.
 void keep_members(Env& env, const FarArchive& archive);
 
-// Drops the copies of bytes that may have come damaged.
-void drop_copies(const ReadableFile& file, const std::vector<ByteRange>& ranges);
+// Removes the list of an archive whose labels cannot be right, since they have no checksum: the
+// next start reads them again.
+void forget_members(Env& env, const FarArchive& archive);
 
 // The file of such a list.
 std::vector<std::byte> to_members_file(const std::vector<FarMember>& members,

@@ -226,7 +226,7 @@ std::span<const std::byte, kTarBlock> TarScanner::block_at(uint64_t offset) {
         is_near ? std::clamp<uint64_t>(4 * window_.size(), kSeekWindow, kWindow) : kSeekWindow;
     window_.resize(size_t(std::min(want, file_->size() - offset)));
     window_start_ = offset;
-    read(offset, window_);
+    file_->read_at(offset, window_);
   }
   return std::span<const std::byte, kTarBlock>(window_.data() + (offset - window_start_),
                                                kTarBlock);
@@ -247,13 +247,8 @@ std::string TarScanner::text_at(uint64_t offset, uint64_t size) {
   if (offset >= window_start_ && offset + size <= window_start_ + window_.size())
     std::copy_n(window_.begin() + ptrdiff_t(offset - window_start_), size, bytes.begin());
   else
-    read(offset, bytes);
+    file_->read_at(offset, bytes);
   return text;
-}
-
-void TarScanner::read(uint64_t offset, std::span<std::byte> out) {
-  if (file_->look_ahead() > 0) reads_.push_back({offset, out.size()});
-  file_->read_at(offset, out);
 }
 
 std::optional<std::string> TarScanner::text(const TarMember& member) {
@@ -289,28 +284,30 @@ void TarScanner::fail_behind(uint64_t marker_at) const {
 }
 
 // Bytes of a far file may have come damaged: what was read for this member is read again, for as
-// long as that gets further. Else all that was read leaves the caches, for the next start.
+// long as that gets further.
 bool TarScanner::next(TarMember& out) {
   const uint64_t begin = position_;
   const int archives = archives_;
-  const size_t first = reads_.size();
-  const ByteRange window{window_start_, window_.size()};
   for (std::optional<uint64_t> reached;;) {
     try {
       return read_next(out);
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kData || file_->look_ahead() == 0) throw;
       const bool is_further = !reached || position_ > *reached;
-      file_->advise(ReadAdvice::kDamaged, window.offset, window.length);
-      for (size_t i = is_further ? first : 0; i < reads_.size(); ++i)
-        file_->advise(ReadAdvice::kDamaged, reads_[i].offset, reads_[i].length);
-      if (!is_further) throw;
+      if (error.kind() != ErrorKind::kData || file_->look_ahead() == 0 || !is_further) throw;
       reached = position_;
     }
     position_ = begin;
     archives_ = archives;
     window_.clear();
   }
+}
+
+// Zeros have no checksum. Where more than an end marker's record follows, they may be damage, which
+// would hide members.
+bool TarScanner::must_confirm_zeros() {
+  constexpr uint64_t kRecord = 20 * kTarBlock;
+  if (file_->look_ahead() == 0 || file_->size() - position_ <= kRecord) return false;
+  return std::exchange(confirmed_, position_) != position_;
 }
 
 bool TarScanner::read_next(TarMember& out) {
@@ -320,6 +317,10 @@ bool TarScanner::read_next(TarMember& out) {
     const uint64_t header_at = position_;
     const auto block = block_at(header_at);
     if (is_zero(block)) {
+      if (must_confirm_zeros()) {
+        window_.clear();
+        continue;
+      }
       if (name || pax.path || pax.size || pax.sparse)
         fail(ErrorKind::kData, "tar archive ends after the name of a member that is missing",
              path_ + " at byte " + std::to_string(header_at), kDamaged);

@@ -65,8 +65,6 @@ class TarScanner {
   TarScanner(std::unique_ptr<ReadableFile> file, const std::string& path);
 
   const ReadableFile& file() const { return *file_; }
-  // The ranges that were read, if the file is far away.
-  const std::vector<ByteRange>& reads() const { return reads_; }
   std::unique_ptr<ReadableFile> release() { return std::move(file_); }
 
   // The next file or link; false at the end of the file.
@@ -80,8 +78,9 @@ class TarScanner {
   uint64_t near() const;
   std::span<const std::byte, kTarBlock> block_at(uint64_t offset);
   std::string text_at(uint64_t offset, uint64_t size);
-  void read(uint64_t offset, std::span<std::byte> out);
   bool read_next(TarMember& out);
+  // Whether the zeros at the position are to be read again, once, before they are believed.
+  bool must_confirm_zeros();
   bool skip_end_marker();
   [[noreturn]] void fail_behind(uint64_t marker_at) const;
   void check_payload(uint64_t offset, uint64_t size) const;
@@ -95,7 +94,7 @@ class TarScanner {
   int archives_ = 0;               // end markers seen
   std::vector<std::byte> window_;  // read ahead from window_start_
   uint64_t window_start_ = 0;
-  std::vector<ByteRange> reads_;
+  uint64_t confirmed_ = UINT64_MAX;  // the position of the last zeros that were read again
 };
 
 // The ustar header of a regular file. Fails with kUsage if the name does not fit: at most 100 bytes

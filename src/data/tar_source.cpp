@@ -104,12 +104,10 @@ class TarSource : public IndexedSource {
       for (size_t i = 0; i < archives.size(); ++i)
         add_far(uint32_t(i), archives[i].members, folders, pairs);
       settle(folders, pairs);
-    } catch (const Error&) {  // a label may have come damaged, for which there is no checksum
+    } catch (const Error&) {
       for (size_t i = 0; i < archives.size(); ++i)
-        if (i == in_question_.value_or(i))
-          drop_copies(*archives[i].file, archives[i].reads);
-        else if (i < *in_question_)
-          keep_members(env, archives[i]);
+        i == in_question_.value_or(i) ? forget_members(env, archives[i])
+                                      : keep_members(env, archives[i]);
       throw;
     }
     for (FarArchive& far : archives) {

@@ -38,7 +38,7 @@ void ObjectStore::enqueue(const PiecePtr& piece, uint64_t turn) {
 void ObjectStore::announce(const ObjectPtr& object, uint64_t offset, uint64_t length,
                            ReadAdvice advice, const ReadableFile::NextRange& next) {
   if (!is_ahead(*object, offset, length)) return;
-  const std::string identity = cache_ ? object->identity() : "";
+  const std::string identity = cached_identity(*object);
   if (advice == ReadAdvice::kToDisk && identity.empty()) return;
   const Key key(object.get(), offset);
   MutexLock lock(mutex_);

@@ -122,7 +122,7 @@ bool ObjectStore::wait_for(const Piece& piece, MutexLock& lock) {
 }
 
 void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out) {
-  const std::string identity = cache_ ? object->identity() : "";
+  const std::string identity = cached_identity(*object);
   PiecePtr piece;
   MutexLock lock(mutex_);
   auto found = announced_.find({object.get(), offset});
@@ -188,7 +188,7 @@ void ObjectStore::take(const std::vector<PiecePtr>& pieces, For whom,
   } catch (...) {  // no memory
     error = std::current_exception();
   }
-  const std::string identity = cache_ && !error ? object.identity() : "";
+  const std::string identity = error ? "" : cached_identity(object);
   const MutexLock lock(mutex_);
   for (size_t i = 0; i < pieces.size(); ++i) {
     Piece& piece = *pieces[i];

@@ -94,6 +94,10 @@ class ObjectStore {
 
   enum class For { kReader, kMemory, kDisk };  // whom a request is for
 
+  // The object's in the cache on disk; "" if nothing of it is kept there now.
+  std::string cached_identity(const StoreObject& object) const {
+    return cache_ && object.is_cached ? object.identity() : "";
+  }
   void read_piece(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out);
   bool wait_for(const Piece& piece, MutexLock& lock) NEEDS_LOCK(mutex_);
   void load(std::vector<PiecePtr> pieces, For whom) NEEDS_LOCK(mutex_);

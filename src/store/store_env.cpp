@@ -19,7 +19,7 @@ class StoreFile : public ReadableFile {
   StoreFile(std::shared_ptr<ObjectStore> store, const std::string& url)
       : store_(std::move(store)), object_(store_->open(url)) {}
   ~StoreFile() override { store_->forget_all(object_); }
-  const StoreObject& object() const { return *object_; }
+  const ObjectStore::ObjectPtr& object() const { return object_; }
 
   uint64_t size() const override { return object_->size; }
   void read_at(uint64_t offset, std::span<std::byte> out) const override {
@@ -75,18 +75,18 @@ StoreEnv::StoreEnv(Env& inner, std::shared_ptr<ObjectStore> store)
     : inner_(inner), store_(std::move(store)) {}
 
 std::unique_ptr<ReadableFile> StoreEnv::open_readable(const std::string& path) {
-  std::string identity;
-  return is_store_url(path) ? open_object(path, identity) : inner_.open_readable(path);
+  std::shared_ptr<StoreObject> object;
+  return is_store_url(path) ? open_object(path, object) : inner_.open_readable(path);
 }
 
-std::unique_ptr<ReadableFile> StoreEnv::open_object(const std::string& url, std::string& identity) {
+std::unique_ptr<ReadableFile> StoreEnv::open_object(const std::string& url,
+                                                    std::shared_ptr<StoreObject>& object) {
   auto file = std::make_unique<StoreFile>(store_, url);
-  const StoreObject& object = file->object();
-  identity = object.identity();
+  object = file->object();
   const MutexLock lock(mutex_);
   // Not the URL: an endpoint and a signature may be other ones.
-  opened_.emplace(object.name, std::to_string(object.size) + "\n" +
-                                   (object.etag.empty() ? object.modified : object.etag));
+  opened_.emplace(object->name, std::to_string(object->size) + "\n" +
+                                    (object->etag.empty() ? object->modified : object->etag));
   return file;
 }
 

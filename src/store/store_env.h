@@ -16,6 +16,7 @@
 namespace saturate {
 
 class ObjectStore;
+struct StoreObject;
 
 // Opens objects for reading, and for writing as Upload does; everything else goes to the other Env.
 // Files that it opened stay valid without it.
@@ -29,8 +30,9 @@ class StoreEnv : public Env {
   // The objects that were opened for reading so far.
   std::vector<ObjectVersion> opened() const TAKES_LOCK(mutex_);
 
-  // Opens an object, and sets its StoreObject::identity().
-  std::unique_ptr<ReadableFile> open_object(const std::string& url, std::string& identity)
+  // Opens an object, and sets `object` to it, which the file shares.
+  std::unique_ptr<ReadableFile> open_object(const std::string& url,
+                                            std::shared_ptr<StoreObject>& object)
       TAKES_LOCK(mutex_);
   std::unique_ptr<ReadableFile> open_readable(const std::string& path) override;
   void read_into(const std::string& path, std::vector<std::byte>& out) override;

@@ -1,6 +1,7 @@
 // Objects of stores and their names: http(s)://HOST/PATH, s3://BUCKET/KEY and gs://BUCKET/KEY.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -70,10 +71,11 @@ struct StoreObject {
   StoreLocation location;
   // Set once, by the reply to the first request; constant afterwards.
   bool is_open = false;
-  uint64_t size = 0;            // bytes
-  std::string etag, modified;   // as the server gave them; may be empty
-  std::vector<std::byte> head;  // the first bytes
-  std::string group;            // of objects that the cache keeps together; "": it is alone
+  uint64_t size = 0;                  // bytes
+  std::string etag, modified;         // as the server gave them; may be empty
+  std::vector<std::byte> head;        // the first bytes
+  std::string group;                  // of objects that the cache keeps together; "": it is alone
+  std::atomic<bool> is_cached{true};  // false: what is read now is not for the cache on disk
   // Where a server's redirect led; "" if to nowhere. Only for the transfers' thread.
   std::string redirected;
 
