@@ -3,8 +3,10 @@
 
 import pathlib
 import sys
+import tempfile
 import types
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
 import compile_step  # noqa: E402
@@ -34,6 +36,25 @@ class DrawsRandom(unittest.TestCase):
         self.assertTrue(draws(operator("input", "p", "train"), "x", 0.0, True))
         self.assertFalse(draws(operator("input", tags=()), "x"))
         self.assertFalse(draws("output"))
+
+
+class Torch(unittest.TestCase):
+    """The versions of torch that a saturate built with 2.15.0 accepts."""
+
+    def imported(self, version):
+        with tempfile.TemporaryDirectory() as folder:
+            command = pathlib.Path(folder) / "saturate"
+            command.write_text("#!/bin/sh\necho 'libtorch      2.15.0'\n")
+            command.chmod(0o755)
+            with unittest.mock.patch.dict(sys.modules, torch=types.SimpleNamespace(__version__=version)):
+                return compile_step.import_torch(types.SimpleNamespace(saturate=str(command)))
+
+    def test_another_minor_release_is_refused(self):
+        for version in ("2.15.0", "2.15.1+cpu"):
+            self.assertEqual(self.imported(version).__version__, version)
+        for version in ("2.11.0", "2.1.5", "2.150.0"):
+            with self.assertRaisesRegex(SystemExit, f"has torch {version}, but .* 2.15.0. Give a Python .* torch 2.15 "):
+                self.imported(version)
 
 
 if __name__ == "__main__":

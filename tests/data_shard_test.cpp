@@ -225,6 +225,17 @@ TEST_F(ShardFile, ADamagedSampleIsNamedAndTheOthersAreRead) {
   EXPECT_NE(error.where().find("b\u00e4r/6.jpg"), std::string::npos);
 }
 
+TEST(PathList, PathsThatNoSourceOpensAreNamed) {
+  const auto reason = [](const std::string& list) {
+    return error_of([&] { expand_paths(env(), list, "tar"); }).reason();
+  };
+  EXPECT_EQ(reason("a.tar,tar:b.tar"), "tar: is written before the first path only");
+  EXPECT_EQ(reason("a.tar, b.tar"), "the space after the comma would be part of the path");
+  for (const char* path : {"*.tar", "a.tar,b*.tar"})
+    EXPECT_EQ(reason(path), "wildcards are not expanded in a source");
+  EXPECT_EQ(expand_paths(env(), "s3://bucket/*.tar", "tar").size(), 1u) << "a key may have one";
+}
+
 TEST(PathList, RangesExpandLikeBraceexpand) {
   std::ifstream file(format_golden("braces.tsv"));
   int cases = 0;

@@ -50,7 +50,11 @@ PhaseTimes times_of_an_epoch(const Dataset& data) {
   Ledger ledger(Env::posix());
   Feeder feeder(loader, at::kCPU, /*channels_last=*/true, ledger);
   feeder.start_epoch(0);
-  for (DeviceBatch batch; feeder.next(batch);) {
+  try {
+    for (DeviceBatch batch; feeder.next(batch);) {
+    }
+  } catch (const Error&) {
+    // The store stays away.
   }
   return ledger.times();
 }
@@ -64,7 +68,8 @@ TEST(Feeder, TheLedgerHasTheNetworksPartOfTheWait) {
   pack_dataset(Env::posix(), *images, pack);
   testing::StoreServer server;
   server.put("/a", testing::read_text(folder / "a.shard"));
-  StoreEnv with_store(Env::posix(), std::make_shared<ObjectStore>(Env::posix(), StoreOptions()));
+  StoreEnv with_store(Env::posix(),
+                      std::make_shared<ObjectStore>(Env::posix(), StoreOptions{"", 1, 1}));
   const auto far = open_dataset(with_store, "shard:" + server.url("/a"));
   server.tamper([](const testing::HttpAsk&, testing::HttpAnswer&) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -73,6 +78,10 @@ TEST(Feeder, TheLedgerHasTheNetworksPartOfTheWait) {
   EXPECT_GT(found.network_wait, found[Phase::kWait] / 4) << "the server is the only delay";
   EXPECT_LE(found.network_wait, found[Phase::kWait]);
   EXPECT_EQ(times_of_an_epoch(*images).network_wait, 0);
+  server.tamper([](const testing::HttpAsk&, testing::HttpAnswer& answer) { answer.status = 503; });
+  const PhaseTimes away = times_of_an_epoch(*far);
+  EXPECT_GT(away.network_wait, 0.5);
+  EXPECT_LE(away.network_wait, away[Phase::kWait]);
 }
 
 // Rounding like torch's.

@@ -2,9 +2,8 @@
 # tools/gpu-check as on a bare machine with a GPU, from --stage to its JSON, on a machine without a GPU: in a root with
 # Python and little else, without a network, on the fake CUDA runtime. The measurements are meaningless.
 #   tests/gpu_check_rehearsal.sh [FOLDER with cifar10-train.tar and cifar10-test.tar]
-# Takes about fifteen minutes. SATURATE_WHEEL=FILE, a wheel of the command for LibTorch 2.11 with CUDA, stages with
-# --wheel, so that the command and the libraries are the wheel's. SATURATE_BARE_ROOT names the root to use, such as
-# Ubuntu 24.04's; without it debootstrap makes one of Debian 13, once. Exits with 77 and the reason if it cannot run.
+# Takes about fifteen minutes once all is built. SATURATE_BARE_ROOT names the root to use, such as Ubuntu 24.04's;
+# without it debootstrap makes one of Debian 13, once. Exits with 77 and the reason if it cannot run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minutes=${SATURATE_REHEARSAL_MINUTES:-4}  # of each part
@@ -138,7 +137,7 @@ unshare --mount --net --pid --fork true 2>/dev/null || skip "no namespaces here"
 cifar=${1:-../shared/data}
 [ -e "$cifar/cifar10-train.tar" ] || cifar=
 make_root
-tools/gpu-check --stage ${cifar:+--cifar "$cifar"} ${SATURATE_WHEEL:+--wheel "$SATURATE_WHEEL"}
+tools/gpu-check --stage ${cifar:+--cifar "$cifar"}
 cmake --build "$build" --target fake_cuda fake_cuda_switches stub_cufile stub_cusparseLt stub_nvshmem_host stub_cuda \
   -- --quiet
 out=$(mktemp -d)

@@ -87,6 +87,9 @@ TEST_F(PackageTest, AnotherTorchOrAMissingProcessorFeatureIsNamed) {
   about["processor"] = {"sse2", "avx4096"};
   EXPECT_EQ(refusal(), std::string(kUnusable) + "it was made for torch 2.10.1, not " TORCH_VERSION
                                                 "; a processor with avx4096");
+  const std::string version = TORCH_VERSION;  // packages fit all patches of a minor release
+  about["torch"] = version.substr(0, version.rfind('.')) + ".99";
+  EXPECT_EQ(refusal(), std::string(kUnusable) + "it was made for a processor with avx4096");
 }
 
 TEST_F(PackageTest, AnotherKindOfGpuIsNamed) {

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -37,9 +38,9 @@ def text_of(package):
     return f"\n\n{'-' * 80}\n".join(parts)
 
 
-def add(wheel, packages, expression):
-    """`packages`: those whose headers or files were compiled in. Libraries are found in the wheel. `expression`: SPDX's,
-    of the wheel with them."""
+def add(wheel, packages, texts, expression):
+    """`packages`: those whose headers or files were compiled in; `texts`: licences of other libraries. Debian's are found
+    in the wheel. `expression`: SPDX's, of the wheel with them."""
     with tempfile.TemporaryDirectory() as scratch:
         subprocess.run([sys.executable, "-m", "wheel", "unpack", "-d", scratch, wheel], check=True,
                        stdout=subprocess.DEVNULL)
@@ -49,6 +50,8 @@ def add(wheel, packages, expression):
         folder = info / "licenses"
         for package in {*packages, *map(package_of, libraries)}:
             (folder / f"{package}.txt").write_text(text_of(package))
+        for text in texts:
+            shutil.copy(text, folder)
         metadata = (info / "METADATA").read_text()
         head, gap, description = metadata.partition("\n\n")
         head = re.sub(r"\nLicense-File: .*", "", head.rstrip("\n"))

@@ -20,6 +20,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,16 +33,8 @@ FORMAT = 2
 STARTED_OVER = "SATURATE_COMPILE_STEP_UNDER"  # the --python for which this process was started
 # The recipe keys that a package depends on. Batch and accumulation are covered by "part".
 SETTINGS = (
-    "model.name",
-    "model.width",
-    "model.classes",
-    "model.dropout",
-    "augment.size",
-    "precision.mode",
-    "train.task",
-    "train.loss",
-    "train.label_smoothing",
-    "train.device",
+    "model.name", "model.width", "model.classes", "model.dropout", "augment.size", "precision.mode",
+    "train.task", "train.loss", "train.label_smoothing", "train.device",
     "train.channels_last",  # true without "channels_last" in debug.off
 )
 TYPES = {"bf16": "bfloat16", "fp16": "float16"}  # by precision.mode; float32 otherwise
@@ -53,10 +46,15 @@ def fail(message):
     sys.exit(f"compile_step: error: {message}")
 
 
+def find_saturate():
+    """The command of this checkout, of the prefix or environment where this is installed, or in PATH."""
+    places = ROOT / "build", ROOT.parent.parent / "bin", pathlib.Path(sys.executable).parent
+    here = [str(place / "saturate") for place in places]
+    return next(filter(os.path.exists, here), shutil.which("saturate") or here[0])
+
+
 def arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", metavar="RECIPE.toml")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="overrides the recipe; may be repeated")
@@ -70,7 +68,7 @@ def arguments():
     parser.add_argument("--python", default=os.environ.get("SATURATE_PYTHON"),
                         help="the Python to compile with (default $SATURATE_PYTHON, or this one)")
     parser.add_argument("--double", action="store_true", help="computes in fp64, for comparison; no run accepts it")
-    parser.add_argument("--saturate", default=str(ROOT / "build/saturate"), help="the command")
+    parser.add_argument("--saturate", default=find_saturate(), help="the command (default %(default)s)")
     return parser.parse_args()
 
 
@@ -107,14 +105,15 @@ def import_torch(args):
         fail(f"{sys.executable} cannot import torch ({error}). Give a Python that can with --python")
     found = re.search(r"^libtorch +(\S+)", output_of_saturate(args, "env"), re.MULTILINE)
     built_with = found.group(1) if found else fail(f"{args.saturate} env prints no version of libtorch. Is it saturate?")
-    if version_of(torch) != built_with:
+    if minor_of(torch.__version__) != minor_of(built_with):
         fail(f"{sys.executable} has torch {torch.__version__}, but saturate is built with {built_with}. "
-             "Give a Python that has it with --python")
+             f"Give a Python that has torch {minor_of(built_with)} with --python")
     return torch
 
 
-def version_of(torch):
-    return torch.__version__.split("+")[0]
+def minor_of(version):
+    """2.15 of 2.15.1+cpu. Within a minor release code for one version runs on the others."""
+    return ".".join(version.split(".")[:2])
 
 
 @dataclasses.dataclass
@@ -340,7 +339,7 @@ def describe(torch, recipe, samples, micro_batch, module, gradients, library, so
     flags = next((line for line in open("/proc/cpuinfo") if line.startswith("flags")), ":")
     return {
         "format": FORMAT,
-        "torch": version_of(torch),
+        "torch": torch.__version__.split("+")[0],
         "processor": sorted(flag for flag in flags.split(":")[1].split() if FEATURES.match(flag)),
         **gpu,
         **shapes,

@@ -7,8 +7,8 @@
 COMMAND is the built program, CUDA_COMMAND the same with the CUDA code. `make wheels` builds both, and makes the
 environment with auditwheel that this runs in. The libraries that the programs need travel in the wheels with their
 licences, except torch's own, which the command takes from the torch that pip has installed, and encoders of AVIF
-(lean_avif.py). That torch must be of the minor release that COMMAND was built with, which the wheel's version names:
-0.1.0+torch2.15.
+(lean_avif.py); libcurl is built for them (lean_curl.py). That torch must be of the minor release that COMMAND was built
+with, which the wheel's version names: 0.1.0+torch2.15.
 """
 
 import os
@@ -21,18 +21,19 @@ import tempfile
 
 import bundled_licences
 import lean_avif
+import lean_curl
 import loader_wheels
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 PLATFORM = "manylinux_2_35_x86_64"
 TAG = f"py3-none-{PLATFORM}"
-# The wheel's libraries, relative to saturate_train/bin.
-RUNPATH = ":".join(["$ORIGIN/../../torch/lib", "$ORIGIN/../../nvidia/cu13/lib", "$ORIGIN/../../nvidia/nccl/lib"])
+# Where the libraries are, relative to saturate_train/bin.
+RUNPATH = ":".join(["$ORIGIN", "$ORIGIN/../../torch/lib", "$ORIGIN/../../nvidia/cu13/lib", "$ORIGIN/../../nvidia/nccl/lib"])
 TORCH_LIBRARIES = ["libtorch*", "libc10*", "libcudart*", "libcupti*", "libnccl*", "libgomp*"]
 # Debian packages whose headers or files are compiled in.
 IN_LOADER = ["libtomlplusplus-dev", "nlohmann-json3-dev"]
-SPDX_LOADER = "Apache-2.0 AND BSD-2-Clause AND BSD-3-Clause AND IJG AND MIT AND OLDAP-2.8 AND Zlib AND libpng-2.0"
+SPDX_LOADER = "Apache-2.0 AND BSD-2-Clause AND BSD-3-Clause AND IJG AND MIT AND OLDAP-2.8 AND Zlib AND curl AND libpng-2.0"
 SPDX_COMMAND = SPDX_LOADER
 # Output of `saturate completion`, and where pip puts it in the environment.
 PAGES = {"man": "man/man1/saturate.1", "bash": "bash-completion/completions/saturate",
@@ -60,14 +61,26 @@ def torch_of(program):
     sys.exit(f"wheels: {program} does not say which LibTorch it was built with. Build it with make command")
 
 
-def repair(wheel, packages, expression, scratch, lean):
+def add_curl(wheel, curl, scratch):
+    """Puts libcurl beside the module of a loader's wheel, which looks for it there."""
+    run(sys.executable, "-m", "wheel", "unpack", "-d", scratch, wheel)
+    tree, = scratch.iterdir()
+    module, = tree.glob("saturate/_core*.so")
+    run("patchelf", "--set-rpath", "$ORIGIN", module)
+    shutil.copy(curl, module.parent)
+    wheel.unlink()
+    run(sys.executable, "-m", "wheel", "pack", "-d", wheel.parent, tree)
+    shutil.rmtree(scratch)
+
+
+def repair(wheel, packages, expression, scratch, lean, curl_licence):
     """Copies the libraries that a wheel needs into it, or fails where one needs a newer system; then their licences.
     `lean`: a folder whose libraries are taken instead of the system's."""
     excluded = [part for name in TORCH_LIBRARIES for part in ("--exclude", name)]
     run(sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--wheel-dir", scratch, *excluded, wheel,
         LD_LIBRARY_PATH=str(lean))
     made, = scratch.glob("*.whl")
-    bundled_licences.add(made, packages, expression)
+    bundled_licences.add(made, packages, [curl_licence], expression)
     shutil.move(made, DIST / made.name)
 
 
@@ -90,7 +103,7 @@ Requires-Dist: torch>={minor},<{limit}
         shutil.copy(ROOT / name, folder / "licenses")
 
 
-def command_wheel(scratch, programs, minor, pythons):
+def command_wheel(scratch, programs, curl, minor, pythons):
     """`programs`: {name: path}."""
     tree = scratch / "tree"
     package = tree / "saturate_train"
@@ -99,7 +112,7 @@ def command_wheel(scratch, programs, minor, pythons):
     for name in ("recipes", "ladders"):
         shutil.copytree(ROOT / name, package / "share/saturate" / name)
     (package / "share/saturate/tools").mkdir()
-    for name in ("export_pt2.py", "model_twins.py", "tensor_twins.py"):
+    for name in ("compile_step.py", "export_pt2.py", "model_twins.py", "tensor_twins.py"):
         shutil.copy(ROOT / "tools" / name, package / "share/saturate/tools")
     (package / "bin").mkdir()
     for name, path in programs.items():
@@ -107,6 +120,7 @@ def command_wheel(scratch, programs, minor, pythons):
         shutil.copy(path, target)
         run("strip", "--strip-unneeded", target)
         run("patchelf", "--set-rpath", RUNPATH, target)
+    shutil.copy(curl, package / "bin")
     for kind, place in PAGES.items():
         page = tree / f"saturate_train-{version()}+torch{minor}.data/data/share" / place
         page.parent.mkdir(parents=True)
@@ -133,11 +147,13 @@ def main():
         scratch = pathlib.Path(name)
         lean = scratch / "lean"
         lean_avif.make(sys.argv[1], lean)
+        curl, licence = lean_curl.make(ROOT / "build/lean-curl")
         for wheel in dict.fromkeys(loader_wheels.build(ROOT / "build/loader-wheels").values()):
-            repair(wheel, IN_LOADER, SPDX_LOADER, scratch / "repaired", lean)
+            add_curl(wheel, curl, scratch / "unpacked")
+            repair(wheel, IN_LOADER, SPDX_LOADER, scratch / "repaired", lean, licence)
         programs = dict(zip(("saturate", "saturate-cuda"), sys.argv[1:]))
-        wheel = command_wheel(scratch, programs, minor, pythons)
-        repair(wheel, IN_COMMAND, SPDX_COMMAND, scratch / "repaired", lean)
+        wheel = command_wheel(scratch, programs, curl, minor, pythons)
+        repair(wheel, IN_COMMAND, SPDX_COMMAND, scratch / "repaired", lean, licence)
     for wheel in sorted(DIST.glob("saturate*.whl")):
         print(f"{wheel.stat().st_size / 2**20:6.1f} MiB  {wheel.relative_to(ROOT)}")
 

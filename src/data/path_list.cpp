@@ -75,6 +75,20 @@ bool opens_brace(std::string_view path) {
   return open != std::string_view::npos && path.find('}', open) == std::string_view::npos;
 }
 
+// Refuses what no source opens: a wildcard, the scheme written twice, a space after a comma.
+void check_path(Env& env, const std::string& path, const std::string& scheme) {
+  if (env.exists(path)) return;
+  if (path.starts_with(scheme + ":"))
+    fail(ErrorKind::kUsage, scheme + ": is written before the first path only", path,
+         "Write " + scheme + ":PATH[,PATH...]");
+  if (path.front() == ' ')
+    fail(ErrorKind::kUsage, "the space after the comma would be part of the path", path,
+         "Write " + scheme + ":PATH[,PATH...] without spaces");
+  if (!is_store_url(path) && path.find('*') != std::string::npos)
+    fail(ErrorKind::kUsage, "wildcards are not expanded in a source", path,
+         "Write {FIRST..LAST}, as {000..003}, or each path, separated by commas");
+}
+
 // Refuses a part of a list, after another one, that is no path: the rest of a query with a comma or
 // of {a,b}, or an unknown option.
 void check_part(Env& env, const std::string& before, const std::string& part,
@@ -104,6 +118,7 @@ std::vector<std::string> expand_paths(Env& env, const std::string& rest, std::st
       fail(ErrorKind::kUsage, std::string(scheme) + ": has an empty path", "data.source",
            "Write " + std::string(scheme) + ":PATH[,PATH...]");
     if (i > 0) check_part(env, parts[i - 1], parts[i], std::string(scheme));
+    check_path(env, parts[i], std::string(scheme));
     expand(env, parts[i], scheme, paths);
   }
   return paths;

@@ -236,7 +236,7 @@ class TarSource : public IndexedSource {
 }  // namespace
 
 std::unique_ptr<Dataset> open_tar(Env& env, const std::string& rest) {
-  return std::make_unique<TarSource>(env, expand_paths(env, rest, "tar"));
+  return std::make_unique<TarSource>(env, find_files(env, rest, "tar"));
 }
 
 }  // namespace saturate

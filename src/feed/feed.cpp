@@ -39,11 +39,21 @@ struct Feeder::State {
   std::chrono::nanoseconds network_wait = loader.network_wait();  // when the ledger was last told
   DecodedImages decoded = {};
 
-  bool take() {
-    Ledger::Scope wait(ledger, Phase::kWait);
-    const bool found = loader.next(batch);
+  void tell_network_wait() {
     const auto now = loader.network_wait();
     ledger.add_network_wait((now - std::exchange(network_wait, now)).count());
+  }
+
+  bool take() {
+    Ledger::Scope wait(ledger, Phase::kWait);
+    bool found = false;
+    try {
+      found = loader.next(batch);
+    } catch (...) {
+      tell_network_wait();  // the wait for a store that stayed away
+      throw;
+    }
+    tell_network_wait();
     if (found && batch.packs) {
       const auto packed = std::ranges::count(batch.samples, true, &BatchSample::is_packed);
       decoded.on_device += packed;

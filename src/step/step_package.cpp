@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "base/checksum.h"
+#include "base/files.h"
 #include "base/printable.h"
 #include "model/model_files.h"
 #include "recipe/option_row.h"
@@ -165,11 +166,18 @@ StepPackage read_archive(Env& env, const std::string& path) {
   return package;
 }
 
+// 2.15 of 2.15.1. Within a minor release code for one version runs on the others.
+std::string minor_of(const std::string& version) {
+  return version.substr(0, version.find('.', version.find('.') + 1));
+}
+
 }  // namespace
 
 void fail_package(const std::string& problem, const std::string& path) {
+  const std::string tool = shipped_file(Env::posix(), "tools/compile_step.py");
   fail(ErrorKind::kUsage, "the compiled step cannot be used: " + problem, path,
-       "Make one for this recipe: tools/compile_step.py RECIPE.toml --out " + path);
+       fmt::format("Make one for this recipe: python3 {} RECIPE.toml --out {}",
+                   tool.empty() ? "tools/compile_step.py" : tool, path));
 }
 
 StepPackage read_step_package(Env& env, const std::string& path) {
@@ -200,9 +208,9 @@ void require_fit(const StepPackage& package, const Recipe& recipe, Model& model,
                  const std::string& architecture) {
   const json& about = package.about;
   std::vector<std::string> found;
-  if (about["torch"] != TORCH_VERSION)
-    found.push_back(
-        fmt::format("torch {}, not {}", about["torch"].get<std::string>(), TORCH_VERSION));
+  if (const auto made = about["torch"].get<std::string>();
+      minor_of(made) != minor_of(TORCH_VERSION))
+    found.push_back(fmt::format("torch {}, not {}", made, TORCH_VERSION));
   compare_processor(about["processor"], found);
   compare_gpu(about, architecture, found);
   const int micro_batch = recipe.train.batch / (recipe.train.accumulate * processes);

@@ -16,7 +16,7 @@ struct StoreTuning {
   bool adapts = true;  // ahead_requests and merged_bytes follow the link, as measured so far
   uint64_t read_bytes = 16 << 20;  // a longer read is divided
   uint64_t part_bytes = 32 << 20;  // uploaded in one request; S3 wants 5 MiB or more
-  double first_backoff_s = 0.1, most_backoff_s = 10;
+  double first_backoff_s = 0.1, most_backoff_s = 5;
   double second_least_s = 0.1;              // earliest second request for a range
   int stall_s = 20;                         // without a byte, before a transfer counts as failed
   uint64_t pending_cache_bytes = 64 << 20;  // waiting to be written to the disk

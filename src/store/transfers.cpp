@@ -1,7 +1,7 @@
 #include "store/transfers.h"
 
-#include <dlfcn.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -15,77 +15,13 @@
 #include "store/credentials.h"
 #include "store/sha256.h"
 #ifdef SATURATE_HAS_CURL
-#define CURL_DISABLE_TYPECHECK
-#include <curl/curl.h>
+#include "store/curl_library.h"
 #endif
 
 namespace saturate {
 
 #ifdef SATURATE_HAS_CURL
 namespace {
-
-constexpr const char* kLibcurl = "libcurl.so.4";
-constexpr unsigned kOldest = 0x075500;  // 7.85: the list of protocols as text
-
-[[noreturn]] void fail_curl(const std::string& what) {
-  fail(
-      ErrorKind::kUsage, what, kLibcurl,
-      "Install libcurl 7.85 or newer (Debian: apt install libcurl4), which reads http(s)://, s3:// "
-      "and gs://");
-}
-
-void* open_libcurl() {
-  void* const library = dlopen(kLibcurl, RTLD_NOW | RTLD_LOCAL);
-  if (!library) fail_curl(std::string("cannot be loaded: ") + dlerror());
-  return library;
-}
-
-template <class Function>
-Function loaded(void* library, const char* name) {
-  const auto function = reinterpret_cast<Function>(dlsym(library, name));
-  if (!function) fail_curl(std::string("it has no function ") + name);
-  return function;
-}
-
-// libcurl, loaded when it is first needed: the program starts without it, and wheels need no copy
-// of it and of the twenty libraries that it is linked to.
-struct CurlLibrary {
-#define SATURATE_CURL(name)                                                \
-  decltype(&::curl_##name) name = /* NOLINT(bugprone-macro-parentheses) */ \
-      loaded<decltype(name)>(library, "curl_" #name)
-  void* library = open_libcurl();
-  SATURATE_CURL(global_init);
-  SATURATE_CURL(version_info);
-  SATURATE_CURL(easy_init);
-  SATURATE_CURL(easy_setopt);
-  SATURATE_CURL(easy_getinfo);
-  SATURATE_CURL(easy_strerror);
-  SATURATE_CURL(easy_cleanup);
-  SATURATE_CURL(slist_append);
-  SATURATE_CURL(slist_free_all);
-  SATURATE_CURL(multi_init);
-  SATURATE_CURL(multi_setopt);
-  SATURATE_CURL(multi_add_handle);
-  SATURATE_CURL(multi_remove_handle);
-  SATURATE_CURL(multi_perform);
-  SATURATE_CURL(multi_info_read);
-  SATURATE_CURL(multi_poll);
-  SATURATE_CURL(multi_wakeup);
-  SATURATE_CURL(multi_cleanup);
-#undef SATURATE_CURL
-
-  CurlLibrary() {
-    const auto* version = version_info(CURLVERSION_NOW);
-    if (version->version_num < kOldest) fail_curl(std::string("is of version ") + version->version);
-    if (global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) fail_curl("cannot be initialised");
-  }
-};
-
-// Fails with kUsage if it is not installed, or too old. Stays loaded until the process ends.
-const CurlLibrary& curl_library() {
-  static const CurlLibrary library;
-  return library;
-}
 
 constexpr size_t kMostErrorText = 16 << 10;  // bytes kept of the body of an error
 constexpr int kConnectSeconds = 10;
@@ -106,7 +42,9 @@ void set_error(HttpReply& reply, CURLcode code, const std::string& text) {
     reply.error = "the server does not speak HTTP at this port: " + text;
     reply.remedy = "Write https:// if that is right, or the port of http, in the URL or endpoint";
   } else if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE) {
-    reply.remedy = "Check the server's certificate; AWS_CA_BUNDLE names a file of authorities";
+    reply.remedy =
+        "Check the server's certificate, and that the package ca-certificates is installed; "
+        "AWS_CA_BUNDLE names another file of authorities";
   } else if (code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_URL_MALFORMAT) {
     reply.remedy = "Check the URL, and the endpoint";
   } else if (code == CURLE_NOT_BUILT_IN || code == CURLE_UNKNOWN_OPTION) {
@@ -114,10 +52,15 @@ void set_error(HttpReply& reply, CURLcode code, const std::string& text) {
   }
 }
 
-// The file of trusted certificate authorities; "": libcurl's own.
+// The file of trusted certificate authorities; "": libcurl's own, which a wheel's has not.
 std::string find_authorities() {
-  const std::string file = environment_value("AWS_CA_BUNDLE");
-  return file.empty() ? environment_value("SSL_CERT_FILE") : file;
+  for (const char* variable : {"AWS_CA_BUNDLE", "SSL_CERT_FILE"})
+    if (std::string file = environment_value(variable); !file.empty()) return file;
+  if (!curl_library().is_wheels) return "";
+  for (const char* file : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+                           "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"})
+    if (access(file, R_OK) == 0) return file;
+  return "";
 }
 
 std::string hash_of_body(const HttpRequest& request) {

@@ -2,7 +2,7 @@
 
   tools/gpu-check [--only PART,...] [--jobs REGEX] [--resume] [--build build-cuda] [--python PYTHON] [--cifar FOLDER]
                   [--out results]
-  tools/gpu-check --stage [build-gpu-stage] [--build build-gpu-machine] [--wheel FILE.whl] [--cifar FOLDER]
+  tools/gpu-check --stage [build-gpu-stage] [--build build-gpu-machine] [--built] [--cifar FOLDER]
   tools/gpu-check --merge FILE... [--out results]
 
 Parts, in order:
@@ -23,7 +23,8 @@ measured again; --resume skips what is done. --merge joins the files of several 
 
 --stage collects what a machine with a GPU needs in one folder of less than 80 MiB: programs built with nvcc on this
 machine, which need not have a GPU; the libraries that a bare Ubuntu 24.04 lacks; recipes, peers, and CIFAR-10 as xz.
-With --wheel the command is that of a wheel, as users install it.
+The command and the Python package are those of wheels, as users install them, which it builds (make wheels); with
+--built, the command is the built one.
 There, `build-gpu-stage/tools/gpu-check --only tests,bench` needs a python3 with the torch that the stage is built with
 (2.11), but neither git, nor a network, nor a compiler.
 
@@ -183,6 +184,15 @@ def build_all(preset, targets=""):
     return build
 
 
+def build_wheels(torch):
+    """Returns the wheels of the command for that torch, such as 2.11.0, and of the Python package."""
+    subprocess.run(["make", "-C", ROOT, "wheels", f"SATURATE_TORCH_VERSION={torch}"], check=True)
+    minor = torch.rpartition(".")[0]
+    command, = (ROOT / "dist").glob(f"saturate_train-*+torch{minor}-*.whl")
+    package, = (ROOT / "dist").glob("saturate-*-abi3-*.whl")
+    return command, package
+
+
 def has_nvcc():
     return pathlib.Path("/usr/local/cuda/bin/nvcc").exists() or shutil.which("nvcc") is not None
 
@@ -203,9 +213,12 @@ def parse():
     parser.add_argument("--under", default="", metavar="COMMAND",
                         help="run the programs under it, such as 'compute-sanitizer --tool memcheck'")
     parser.add_argument("--stage", nargs="?", type=pathlib.Path, const=ROOT / "build-gpu-stage", metavar="FOLDER")
-    parser.add_argument("--wheel", type=pathlib.Path, metavar="FILE", help="for --stage: a wheel of the command, with CUDA")
+    parser.add_argument("--built", action="store_true",
+                        help="for --stage: the command as built, not a wheel's, and no Python package")
+    parser.add_argument("--wheel", type=pathlib.Path, metavar="FILE",
+                        help="for --stage: an existing wheel of the command, with CUDA")
     parser.add_argument("--package", type=pathlib.Path, metavar="FILE",
-                        help="for --stage: a wheel of the Python package, for the part python")
+                        help="for --stage: an existing wheel of the Python package, for the part python")
     parser.add_argument("--merge", nargs="+", type=pathlib.Path, metavar="FILE")
     arguments = parser.parse_args()
     arguments.only = [part for text in arguments.only or [",".join(PARTS)] for part in text.split(",")]
@@ -218,11 +231,11 @@ def parse():
     names = [job.name for _, job in chosen(Jobs(None, ROOT, None, arguments.cifar, 0, False).all(), arguments.only)]
     if not any(map(arguments.jobs.search, names)):
         parser.error(f"--jobs {arguments.jobs.pattern}: no job of these parts. Jobs are {'; '.join(names)}")
-    if arguments.wheel and not arguments.wheel.is_file():
-        parser.error(f"--wheel {arguments.wheel}: there is no such file. SATURATE_TORCH_VERSION=2.11.0 make "
-                     "wheels builds one")
-    if arguments.package and not arguments.package.is_file():
-        parser.error(f"--package {arguments.package}: there is no such file. make wheels builds one, dist/saturate-*")
+    for option, file in (("--wheel", arguments.wheel), ("--package", arguments.package)):
+        if file and arguments.built:
+            parser.error(f"{option} and --built exclude each other")
+        if file and not file.is_file():
+            parser.error(f"{option} {file}: there is no such file. Without the option, --stage builds one")
     if arguments.cifar is None and STAGED and (ROOT / "cifar").is_dir():
         arguments.cifar = ROOT / "cifar"
     if arguments.cifar and not any((arguments.cifar / f"cifar10-train.tar{end}").exists() for end in ("", ".xz")):
@@ -295,8 +308,11 @@ def main():
         if not arguments.build and not has_nvcc():
             refuse("--stage needs nvcc, or --build with programs built with nvcc")
         build = (arguments.build or build_all("gpu-machine", TARGETS)).resolve()
-        return stage(arguments.stage.resolve(), programs_in(build), ROOT, arguments.cifar, arguments.wheel,
-                     arguments.package)
+        wheel, package = arguments.wheel, arguments.package
+        if not arguments.built and not (wheel and package):
+            made = build_wheels((build / "torch_version").read_text().strip())
+            wheel, package = wheel or made[0], package or made[1]
+        return stage(arguments.stage.resolve(), programs_in(build), ROOT, arguments.cifar, wheel, package)
     gpu = gpu_of()
     if STAGED:
         build = ROOT
