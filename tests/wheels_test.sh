@@ -29,6 +29,7 @@ named = re.findall("^License-File: (.*)", wheel.read(info + "METADATA").decode()
 texts = {name.removeprefix(info + "licenses/") for name in names if name.startswith(info + "licenses/")}
 assert set(named) == texts and len(named) == len(texts), (named, texts)
 works = ["LICENSE", "NOTICES.md", "libtomlplusplus-dev.txt", "nlohmann-json3-dev.txt"]
+works += ["curl.txt"]
 works += ["libjs-chart.js.txt", "libcli11-dev.txt"] if "saturate_train" in info else ["nanobind.txt", "robin_map.txt"]
 assert texts.issuperset(works), texts
 copied = [name.split("/")[-1] for name in names if ".libs/" in name and not name.endswith("/")]
@@ -43,10 +44,23 @@ assert all(len(wheel.read(f"{info}licenses/{text}")) > 500 for text in texts)
 PY
 done
 
-# The loader, without torch, with each Python that has a wheel.
 cd "$scratch"
+# Without the system's libcurl.
+cat >without_libcurl <<'SH'
+ldconfig -p | awk '/libcurl\.so\.4 /{ print $NF }' | xargs -r realpath | while read -r file; do mount --bind /dev/null "$file"; done
+exec "$@"
+SH
+has_spaces=$(unshare --user --map-root-user --mount true 2>/dev/null && echo yes || true)
+[ -n "$has_spaces" ] || echo "wheels test: skipped the wheels' own libcurl: no namespaces here"
+expect_curl() { # COMMAND... reads a URL: it comes to the connection
+  expect "127.0.0.1 port 1 " "$@"
+  [ -z "$has_spaces" ] || expect "127.0.0.1 port 1 " unshare --user --map-root-user --mount bash "$scratch/without_libcurl" "$@"
+}
+
+# The loader, without torch, with each Python that has a wheel.
 mkdir -p avif/class
 cp "$root"/tests/goldens/image/modern/{lossy,alpha}.avif avif/class
+url='import saturate; saturate.Loader("tar:http://127.0.0.1:1/a.tar", batch=1, size=32, options={"data.timeout_s": 1})'
 for program in "$root"/build/python-env-*/bin/python; do
   pip_install "$program" install --no-index --find-links "$root/dist" --no-deps --target "$scratch/loader" saturate
   PYTHONPATH=$scratch/loader "$program" - <<'PY'
@@ -61,6 +75,7 @@ for name in ("libjpeg", "libfmt", "liblmdb", "libdeflate", "libavif", "libdav1d"
 images = [numpy.asarray(x) for x, _ in saturate.Loader("folder:avif", batch=1, size=32, crop="none", train=False)]
 assert len(images) == 2 and all(image.std() > 0.1 for image in images), images
 PY
+  PYTHONPATH=$scratch/loader expect_curl "$program" -c "$url"
   rm -rf "$scratch/loader"
 done
 
@@ -81,7 +96,14 @@ cp -r "$(dirname "$torch")"/torch-"$minor".*.dist-info "$packages"
 [ "$("$saturate" --version)" = "saturate 0.1.0" ] || fail "--version prints $("$saturate" --version)"
 "$saturate" train demo --quiet --set train.epochs=0.1 --set schedule.warmup_epochs=0 --out run >out || fail "the demo failed: $(cat out)"
 "$scratch/command/bin/python" -m saturate_train eval run --data synth:size=32,count=50 >/dev/null
-foreign=$(ldd "$packages/saturate_train/bin/saturate" | sed -n 's/.*=> \(.*\) (0x.*/\1/p' | xargs realpath -m |
-  grep -E '/lib(jpeg|fmt|lmdb|deflate|hwy|png|isal|cpp-httplib)' | grep -v "^$packages/" || true)
-[ -z "$foreign" ] || fail "the command uses the system's $foreign"
+expect_curl "$saturate" train demo --set data.source=tar:http://127.0.0.1:1/a.tar --set data.timeout_s=1
+help=$("$scratch/command/bin/python" "$packages/saturate_train/share/saturate/tools/compile_step.py" --help)
+[[ ${help//[[:space:]]/} == *"default$packages/saturate_train/bin/saturate)"* ]] || fail "compile_step.py finds no command: $help"
+for program in "$packages"/saturate_train/bin/saturate*; do
+  foreign=$(ldd "$program" | sed -n 's/.*=> \(.*\) (0x.*/\1/p' | xargs realpath -m |
+    grep -E '/lib(jpeg|fmt|lmdb|deflate|hwy|png|isal|cpp-httplib|ssl|crypto)' | grep -v "^$packages/" || true)
+  [ -z "$foreign" ] || fail "${program##*/} uses the system's $foreign"
+  missing=$(ldd "$program" | sed -n 's/^\s*\(\S*\) => not found/\1/p' | grep -vE '^lib(torch|c10|cu|nccl|nv)' || true)
+  [ -z "$missing" ] || fail "${program##*/} lacks $missing"
+done
 echo "wheels test: passed"

@@ -125,7 +125,8 @@ class Loader:
         prefetch: batches in flight. shuffle: "full" or True, "block", "none" or False.
         decode: "exact" or "fast". cache: "none", "ram", "ram:decoded". on_error: "fail" or "skip".
         seed: of the order and of all random choices.
-        options: any other key of a recipe, such as {"augment.hue": 0.1} (docs/recipe.md).
+        options: any other key of a recipe, such as {"augment.hue": 0.1} or, for URLs, {"data.cache_dir":
+            "cache", "data.cache_gb": 50} (docs/recipe.md).
 
     A batch's contents depend only on the arguments and the epoch, not on threads, processes or timing, if a
     dataset's items do. A batch's memory is reused when all its arrays are gone. Ctrl-C ends a wait for a batch. An
