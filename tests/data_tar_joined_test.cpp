@@ -1,5 +1,8 @@
-// Archives joined by cat, single zero blocks, and other bytes after an archive's end.
+// Archives joined by cat or in a folder, single zero blocks, and other bytes after an archive's
+// end.
 #include <gtest/gtest.h>
+
+#include <filesystem>
 
 #include "data/tar_format.h"
 #include "tests/data_testing.h"
@@ -82,6 +85,28 @@ TEST_F(JoinedTars, ANameWithoutItsMemberIsAnError) {
   const std::string only_name = two.substr(name, 1024);  // the header, and the name itself
   const Error error = error_of([&] { open(only_name + std::string(1024, '\0') + one); });
   EXPECT_NE(error.reason().find("member that is missing"), std::string::npos) << error.what();
+}
+
+TEST(TarFolder, AFolderOfArchivesIsAllOfThem) {
+  const TempDir dir;
+  for (const char* name : {"b.tar", "a.tar"})
+    std::filesystem::copy_file(golden_tar("ustar"), dir / name);
+  write_file(dir / "README", "of the archives");
+  const size_t one = open_dataset(env(), "tar:" + golden_tar("ustar"))->size();
+  for (const std::string& source : {"tar:" + dir.path(), dir.path()}) {
+    const auto data = open_dataset(env(), source);
+    ASSERT_EQ(data->size(), 2 * one);
+    Sample sample;
+    data->read(0, sample);
+    EXPECT_TRUE(sample.name.starts_with(dir / "a.tar:")) << sample.name;
+  }
+  std::filesystem::create_directory(dir / "class");
+  write_file(dir / "class/1.jpg", "");
+  EXPECT_EQ(open_dataset(env(), dir.path())->classes(), std::vector<std::string>{"class"});
+  std::filesystem::remove_all(dir / "class");
+  for (const char* name : {"a.tar", "b.tar"}) std::filesystem::remove(dir / name);
+  EXPECT_EQ(error_of([&] { open_dataset(env(), "tar:" + dir.path()); }).reason(),
+            "folder holds no .tar file");
 }
 
 }  // namespace

@@ -82,6 +82,15 @@ class OnnxRuntime : public ::testing::Test {
   std::set<std::string> names;
 };
 
+// model_names() has all models of images.
+TEST(OnnxModels, NoOtherModelOfTextTensorsOrFilesIsRegistered) {
+  std::set<std::string> computed{"gpt_tiny", "gpt_micro", "gpt_mini", "gpt2", "torchscript"};
+  for (const std::string& name : model_names()) computed.insert(name);
+  for (const auto& [name, shape] : testing::tensor_models()) computed.insert(name);
+  for (const auto& model : models())
+    EXPECT_TRUE(computed.contains(std::string(model.name))) << model.name;
+}
+
 TEST_F(OnnxRuntime, ComputesTheLogitsOfAllModels) {
   for (const std::string& name : model_names()) add(name, *small_model(name, 32), 32);
   expect_equal_logits();

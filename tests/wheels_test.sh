@@ -45,22 +45,42 @@ PY
 done
 
 cd "$scratch"
-# Without the system's libcurl.
+# A server of https, and the same without the system's libcurl.
+openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out certificate.pem -days 2 -subj /CN=localhost \
+  -addext subjectAltName=DNS:localhost 2>/dev/null
+python3 - 2>/dev/null <<'PY' &
+import http.server, pathlib, ssl
+server = http.server.HTTPServer(("localhost", 0), http.server.SimpleHTTPRequestHandler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain("certificate.pem", "key.pem")
+server.socket = context.wrap_socket(server.socket, server_side=True)
+pathlib.Path("port.tmp").write_text(str(server.server_address[1]))
+pathlib.Path("port.tmp").rename("port")
+server.serve_forever()
+PY
+server=$!
+trap 'kill "$server"; rm -rf "$scratch"' EXIT
 cat >without_libcurl <<'SH'
-ldconfig -p | awk '/libcurl\.so\.4 /{ print $NF }' | xargs -r realpath | while read -r file; do mount --bind /dev/null "$file"; done
+set -e
+files=$(/sbin/ldconfig -p | awk '/libcurl\.so\.4 /{ print $NF }' | xargs -r realpath)
+for file in $files; do mount --bind /dev/null "$file"; done
+! python3 -c 'import ctypes; ctypes.CDLL("libcurl.so.4")' 2>/dev/null || { echo "the system's libcurl is still there"; exit 1; }
 exec "$@"
 SH
 has_spaces=$(unshare --user --map-root-user --mount true 2>/dev/null && echo yes || true)
 [ -n "$has_spaces" ] || echo "wheels test: skipped the wheels' own libcurl: no namespaces here"
-expect_curl() { # COMMAND... reads a URL: it comes to the connection
-  expect "127.0.0.1 port 1 " "$@"
-  [ -z "$has_spaces" ] || expect "127.0.0.1 port 1 " unshare --user --map-root-user --mount bash "$scratch/without_libcurl" "$@"
+while [ ! -e port ]; do sleep 0.1; done
+url=tar:https://localhost:$(cat port)/certificate.pem
+expect_curl() { # COMMAND... reads the URL: it gets the reply
+  export SSL_CERT_FILE=$scratch/certificate.pem
+  expect "ignores ranges" "$@"
+  [ -z "$has_spaces" ] || expect "ignores ranges" unshare --user --map-root-user --mount bash "$scratch/without_libcurl" "$@"
+  unset SSL_CERT_FILE
 }
 
 # The loader, without torch, with each Python that has a wheel.
 mkdir -p avif/class
 cp "$root"/tests/goldens/image/modern/{lossy,alpha}.avif avif/class
-url='import saturate; saturate.Loader("tar:http://127.0.0.1:1/a.tar", batch=1, size=32, options={"data.timeout_s": 1})'
 for program in "$root"/build/python-env-*/bin/python; do
   pip_install "$program" install --no-index --find-links "$root/dist" --no-deps --target "$scratch/loader" saturate
   PYTHONPATH=$scratch/loader "$program" - <<'PY'
@@ -75,7 +95,7 @@ for name in ("libjpeg", "libfmt", "liblmdb", "libdeflate", "libavif", "libdav1d"
 images = [numpy.asarray(x) for x, _ in saturate.Loader("folder:avif", batch=1, size=32, crop="none", train=False)]
 assert len(images) == 2 and all(image.std() > 0.1 for image in images), images
 PY
-  PYTHONPATH=$scratch/loader expect_curl "$program" -c "$url"
+  PYTHONPATH=$scratch/loader expect_curl "$program" -c "import saturate; saturate.Loader('$url', batch=1, size=32)"
   rm -rf "$scratch/loader"
 done
 
@@ -96,9 +116,9 @@ cp -r "$(dirname "$torch")"/torch-"$minor".*.dist-info "$packages"
 [ "$("$saturate" --version)" = "saturate 0.1.0" ] || fail "--version prints $("$saturate" --version)"
 "$saturate" train demo --quiet --set train.epochs=0.1 --set schedule.warmup_epochs=0 --out run >out || fail "the demo failed: $(cat out)"
 "$scratch/command/bin/python" -m saturate_train eval run --data synth:size=32,count=50 >/dev/null
-expect_curl "$saturate" train demo --set data.source=tar:http://127.0.0.1:1/a.tar --set data.timeout_s=1
+expect_curl "$saturate" train demo --set "data.source=$url"
 help=$("$scratch/command/bin/python" "$packages/saturate_train/share/saturate/tools/compile_step.py" --help)
-[[ ${help//[[:space:]]/} == *"default$packages/saturate_train/bin/saturate)"* ]] || fail "compile_step.py finds no command: $help"
+[[ ${help//[[:space:]]/} == *"default$saturate)"* ]] || fail "compile_step.py finds no command: $help"
 for program in "$packages"/saturate_train/bin/saturate*; do
   foreign=$(ldd "$program" | sed -n 's/.*=> \(.*\) (0x.*/\1/p' | xargs realpath -m |
     grep -E '/lib(jpeg|fmt|lmdb|deflate|hwy|png|isal|cpp-httplib|ssl|crypto)' | grep -v "^$packages/" || true)

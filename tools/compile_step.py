@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """Compiles a recipe's training step ahead of time: the package that train.compiled names.
 
-Forward and backward of the model become machine code (torch.export, then Inductor), which saturate
-runs on its own parameters, without Python. docs/compiled_step.md says when that pays.
+Forward and backward of the model become machine code (torch.export, then Inductor), which saturate runs on its own
+parameters, without Python. docs/compiled_step.md says when that pays.
 
   tools/compile_step.py recipes/cifar10.toml --set train.batch=256 --out step.pt2
   build/saturate train recipes/cifar10.toml --set train.batch=256 --set train.compiled=step.pt2
 
-Needs a C++ compiler, and a Python that has the torch that saturate is built with, and torchvision for its
-models: this Python, or the one named by --python or $SATURATE_PYTHON.
+Needs a C++ compiler, and a Python with saturate's torch, and torchvision for its models: this one, or --python's.
 """
 
 import argparse
@@ -24,7 +23,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 import warnings
 import zlib
 
@@ -48,8 +46,9 @@ def fail(message):
 
 def find_saturate():
     """The command of this checkout, of the prefix or environment where this is installed, or in PATH."""
-    places = ROOT / "build", ROOT.parent.parent / "bin", pathlib.Path(sys.executable).parent
-    here = [str(place / "saturate") for place in places]
+    above = ROOT.parent.parent  # a prefix, or a wheel's package in lib/python3.11/site-packages
+    prefix = above.parents[3] if (above / "torch_version").exists() else above
+    here = [str(place / "saturate") for place in (ROOT / "build", prefix / "bin")]
     return next(filter(os.path.exists, here), shutil.which("saturate") or here[0])
 
 
@@ -128,7 +127,11 @@ def resolved_recipe(args):
     """The recipe with all its keys, and its Samples."""
     settings = [part for setting in (*args.set, "train.compiled=") for part in ("--set", setting)]
     text = output_of_saturate(args, "train", args.recipe, "--print-recipe", *settings)
-    recipe = tomllib.loads(text)
+    try:
+        from tomllib import loads
+    except ImportError:
+        fail(f"{sys.executable} is older than Python 3.11. Give a later one with --python")
+    recipe = loads(text)
     # "# samples: input float32 [10], target int64 []" where they are tensors.
     last = text.splitlines()[-1]
     found = re.findall(r"(?:input|target) (\w+) (\[[\d, ]*\])", last)
@@ -317,9 +320,7 @@ def compile_library(torch, joint, folder):
         "aot_inductor.embed_kernel_binary": True,
     })
     archive = PT2ArchiveReader(path)
-    names = archive.get_file_names()
-    libraries = [name for name in names if name.endswith(".so")]
-    return archive.read_bytes(libraries[0])
+    return archive.read_bytes(next(name for name in archive.get_file_names() if name.endswith(".so")))
 
 
 def describe(torch, recipe, samples, micro_batch, module, gradients, library, source):

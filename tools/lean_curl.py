@@ -1,7 +1,7 @@
 """Builds a libcurl of HTTP and TLS only, for wheels: the system's is linked with some thirty libraries.
 
-The program loads it where the system has no libcurl 7.85 or later (src/store/transfers.cpp). Its source is Debian's,
-with a fixed checksum; OpenSSL and nghttp2 are the system's, and travel in the wheel.
+The program loads it where the system has no libcurl 7.85 or later (src/store/curl_library.cpp). The
+source is the one that Debian 13 builds from, with a fixed checksum; OpenSSL and nghttp2 are the system's, and travel in the wheel.
 """
 
 import hashlib
@@ -41,7 +41,8 @@ def fetch(archive):
 
 def make(build):
     """Returns the path of the library in the folder `build`, and that of its licence."""
-    folder = pathlib.Path(build) / f"curl-{VERSION}"
+    settings = SET | dict.fromkeys(OFF, "OFF") | dict.fromkeys(ON, "ON")
+    folder = pathlib.Path(build) / f"curl-{VERSION}-{hashlib.sha256(repr(settings).encode()).hexdigest()[:8]}"
     library, licence = folder / NAME, folder / "curl.txt"
     if library.exists() and licence.exists():
         return library, licence
@@ -56,7 +57,6 @@ def make(build):
         with tarfile.open(archive) as file:
             file.extractall(scratch)
         source, made = scratch / f"curl-{VERSION}", scratch / "made"
-        settings = SET | dict.fromkeys(OFF, "OFF") | dict.fromkeys(ON, "ON")
         run("cmake", "-S", source, "-B", made, "-G", "Ninja", *(f"-D{key}={value}" for key, value in settings.items()))
         run("cmake", "--build", made, "--target", "libcurl_shared")
         run("patchelf", "--set-soname", NAME, made / "lib/libcurl.so.4")

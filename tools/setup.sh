@@ -18,7 +18,8 @@ packages=(g++ cmake ninja-build ccache mold pkg-config python3 python3-pip pytho
   libcli11-dev libtomlplusplus-dev nlohmann-json3-dev libjs-chart.js
   libisal-dev libprotozero-dev libcpp-httplib-dev libgloo-dev
   libgtest-dev)
-dev_packages=(clang-format clang-tidy-16 clang-16 libclang-rt-16-dev chromium iproute2 python3-dev debootstrap patchelf)
+dev_packages=(clang-format clang-tidy-16 clang-16 libclang-rt-16-dev chromium iproute2 python3-dev debootstrap patchelf
+  libnghttp2-dev libssl-dev)
 
 say() { echo "setup: $*"; }
 fail() { echo "setup: error: $*" >&2; exit 1; }
@@ -34,7 +35,8 @@ case " ${ID:-} ${ID_LIKE:-} " in
       zlib-devel fmt-devel libcurl-devel
       cli11-devel tomlplusplus-devel json-devel isa-l-devel protozero-devel cpp-httplib-devel gloo-devel
       gtest-devel)
-    dev_packages=(clang-tools-extra chromium iproute python3-devel debootstrap patchelf) ;;
+    dev_packages=(clang-tools-extra chromium iproute python3-devel debootstrap patchelf
+      libnghttp2-devel openssl-devel) ;;
 esac
 # It has no toml++: fetch_toml gets its headers.
 [ "$system" != "ubuntu 22.04" ] || packages=("${packages[@]//libtomlplusplus-dev/}")

@@ -55,6 +55,19 @@ std::optional<std::vector<FarMember>> kept_members(ObjectStore& store, const std
   }
 }
 
+// A failure is ignored: the next start reads the headers again.
+void keep_members(ObjectStore& store, const FarArchive& archive) {
+  const std::string name = members_name(archive.identity), folder = lists_folder(store);
+  const auto file = to_members_file(archive.members, archive.identity);
+  if (!store.options().cache_dir.empty()) return store.keep_list(name, file);
+  if (file.size() < kLeastList || folder.empty()) return;
+  try {
+    store.env().make_directories(folder);
+    write_atomically(store.env(), folder + "/" + name, std::string(as_text(file)));
+  } catch (const Error&) {
+  }
+}
+
 }  // namespace
 
 FarArchive open_far_archive(Env& env, const std::string& path) {
@@ -64,36 +77,23 @@ FarArchive open_far_archive(Env& env, const std::string& path) {
   const std::string identity = object ? object->identity() : "";
   if (!identity.empty())
     if (auto known = kept_members(*stores->store(), identity, file->size()))
-      return {std::move(file), std::move(*known), identity, true};
+      return {std::move(file), std::move(*known), identity};
   if (object) object->is_cached = false;
   TarScanner scanner(std::move(file), path);
   auto members = read_members(scanner, path);
   if (object) object->is_cached = true;
-  return {scanner.release(), std::move(members), identity};
-}
-
-void keep_members(Env& env, const FarArchive& archive) {
-  if (archive.identity.empty() || archive.is_kept) return;
-  ObjectStore& store = *dynamic_cast<StoreEnv&>(env).store();
-  const std::string name = members_name(archive.identity), folder = lists_folder(store);
-  const auto file = to_members_file(archive.members, archive.identity);
-  if (!store.options().cache_dir.empty()) return store.keep_list(name, file);
-  if (file.size() < kLeastList || folder.empty()) return;
-  try {
-    store.env().make_directories(folder);
-    write_atomically(store.env(), folder + "/" + name, std::string(as_text(file)));
-  } catch (const Error&) {
-    // The next start reads the headers again.
-  }
+  FarArchive archive{scanner.release(), std::move(members), identity};
+  if (!identity.empty()) keep_members(*stores->store(), archive);
+  return archive;
 }
 
 void forget_members(Env& env, const FarArchive& archive) {
-  if (!archive.is_kept) return;
+  if (archive.identity.empty()) return;
   const ObjectStore& store = *dynamic_cast<StoreEnv&>(env).store();
   try {
     store.env().remove(lists_folder(store) + "/" + members_name(archive.identity));
   } catch (const Error&) {
-    // Another process has removed it.
+    // It was not kept.
   }
 }
 

@@ -21,18 +21,15 @@ struct FarArchive {
   std::unique_ptr<ReadableFile> file;
   std::vector<FarMember> members;
   std::string identity = {};  // StoreObject::identity(), or empty
-  bool is_kept = false;       // their list was
 };
 
 // Opens the archive. Uses the list that is kept of an object of the same URL, size and ETag (else
-// date); else reads the headers, of which the cache on disk keeps nothing.
+// date). Otherwise reads the headers, which do not go into the cache on disk, and keeps their list,
+// unless the object has no identity or, without data.cache_dir, fewer than some hundred members.
 FarArchive open_far_archive(Env& env, const std::string& path);
-// Keeps the members of an archive that proved to be good, unless it has no identity or, without
-// data.cache_dir, fewer than some hundred members. A failure is ignored.
-void keep_members(Env& env, const FarArchive& archive);
 
-// Removes the list of an archive whose labels cannot be right, since they have no checksum: the
-// next start reads them again.
+// Removes the list of an archive whose labels cannot be right. Labels have no checksum, so they may
+// have come damaged: the next start reads them again.
 void forget_members(Env& env, const FarArchive& archive);
 
 // The file of such a list.

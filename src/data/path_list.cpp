@@ -75,18 +75,18 @@ bool opens_brace(std::string_view path) {
   return open != std::string_view::npos && path.find('}', open) == std::string_view::npos;
 }
 
-// Refuses what no source opens: a wildcard, the scheme written twice, a space after a comma.
+// Refuses what no source opens: a wildcard, the scheme written twice, a space before the path.
 void check_path(Env& env, const std::string& path, const std::string& scheme) {
   if (env.exists(path)) return;
   if (path.starts_with(scheme + ":"))
     fail(ErrorKind::kUsage, scheme + ": is written before the first path only", path,
          "Write " + scheme + ":PATH[,PATH...]");
   if (path.front() == ' ')
-    fail(ErrorKind::kUsage, "the space after the comma would be part of the path", path,
+    fail(ErrorKind::kUsage, "the space before the path would be part of it", path,
          "Write " + scheme + ":PATH[,PATH...] without spaces");
   if (!is_store_url(path) && path.find('*') != std::string::npos)
     fail(ErrorKind::kUsage, "wildcards are not expanded in a source", path,
-         "Write {FIRST..LAST}, as {000..003}, or each path, separated by commas");
+         "Write {FIRST..LAST}, as {000..003}, the folder, or each path, separated by commas");
 }
 
 // Refuses a part of a list, after another one, that is no path: the rest of a query with a comma or
@@ -118,9 +118,9 @@ std::vector<std::string> expand_paths(Env& env, const std::string& rest, std::st
       fail(ErrorKind::kUsage, std::string(scheme) + ": has an empty path", "data.source",
            "Write " + std::string(scheme) + ":PATH[,PATH...]");
     if (i > 0) check_part(env, parts[i - 1], parts[i], std::string(scheme));
-    check_path(env, parts[i], std::string(scheme));
     expand(env, parts[i], scheme, paths);
   }
+  for (const std::string& path : paths) check_path(env, path, std::string(scheme));
   return paths;
 }
 
@@ -156,16 +156,19 @@ bool is_cifar_name(const std::string& name) {
 
 // Any other folder is opened as class folders, which reports missing ones.
 std::string scheme_of_folder(Env& env, const std::string& path) {
-  bool images = false, masks = false;
+  bool images = false, masks = false, folders = false, tars = false;
   for (const FileInfo& info : env.list(path)) {
     images = images || (info.is_directory && info.name == "images");
     masks = masks || (info.is_directory && info.name == "masks");
+    folders = folders || info.is_directory;
     if (info.is_directory) continue;
     if (info.name == "data.mdb") return "lmdb";
     if (info.name.ends_with(".shard")) return "shard";
+    tars = tars || info.name.ends_with(".tar");
     if (is_idx_name(info.name)) return "idx";
     if (is_cifar_name(info.name)) return "cifar";
   }
+  if (tars && !folders) return "tar";
   return images && masks ? "masks" : "folder";
 }
 

@@ -26,8 +26,8 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
      open_masks},
     {"tar",
      "tar:PATH[,PATH...], uncompressed archives of class folders or WebDataset pairs (KEY.jpg, "
-     "KEY.cls), or folders of archives, read in place; {000..003} in a path counts; URLs as in "
-     "shard:",
+     "KEY.cls), or local folders of archives, read in place; {000..003} in a path counts; URLs as "
+     "in shard:",
      open_tar},
     {"shard",
      "shard:PATH[,PATH...], files of `saturate data pack`, or folders of them; also http(s)://, "

@@ -256,14 +256,26 @@ std::optional<std::string> TarScanner::text(const TarMember& member) {
   return text_at(member.offset, member.size);
 }
 
+void TarScanner::skip_zeros() {
+  while (file_->size() - position_ >= kTarBlock && is_zero(block_at(position_)))
+    position_ += kTarBlock;
+}
+
 // Skips an end marker: to the next header, if another archive was appended, or to the end of the
-// file. Any other data is an error.
+// file. Any other data is an error. Zeros of a far file may be damage, which would hide members:
+// they are read twice, unless there is no room for a member.
 bool TarScanner::skip_end_marker() {
   const uint64_t marker_at = position_;
-  for (++archives_; file_->size() - position_ >= kTarBlock; position_ += kTarBlock) {
-    const auto block = block_at(position_);
-    if (is_zero(block)) continue;
-    if (is_tar_header(block)) return true;
+  if (file_->look_ahead() > 0 && file_->size() - position_ > 2 * kTarBlock) {
+    skip_zeros();
+    position_ = marker_at;
+    window_.clear();
+  }
+  skip_zeros();
+  if (position_ == marker_at) return true;  // a header after all
+  ++archives_;
+  if (file_->size() - position_ >= kTarBlock) {
+    if (is_tar_header(block_at(position_))) return true;
     fail_behind(marker_at);
   }
   if (position_ == file_->size()) return false;
@@ -302,14 +314,6 @@ bool TarScanner::next(TarMember& out) {
   }
 }
 
-// Zeros have no checksum. Where more than an end marker's record follows, they may be damage, which
-// would hide members.
-bool TarScanner::must_confirm_zeros() {
-  constexpr uint64_t kRecord = 20 * kTarBlock;
-  if (file_->look_ahead() == 0 || file_->size() - position_ <= kRecord) return false;
-  return std::exchange(confirmed_, position_) != position_;
-}
-
 bool TarScanner::read_next(TarMember& out) {
   std::optional<std::string> name;
   PaxFields pax;
@@ -317,10 +321,6 @@ bool TarScanner::read_next(TarMember& out) {
     const uint64_t header_at = position_;
     const auto block = block_at(header_at);
     if (is_zero(block)) {
-      if (must_confirm_zeros()) {
-        window_.clear();
-        continue;
-      }
       if (name || pax.path || pax.size || pax.sparse)
         fail(ErrorKind::kData, "tar archive ends after the name of a member that is missing",
              path_ + " at byte " + std::to_string(header_at), kDamaged);

@@ -79,8 +79,7 @@ class TarScanner {
   std::span<const std::byte, kTarBlock> block_at(uint64_t offset);
   std::string text_at(uint64_t offset, uint64_t size);
   bool read_next(TarMember& out);
-  // Whether the zeros at the position are to be read again, once, before they are believed.
-  bool must_confirm_zeros();
+  void skip_zeros();
   bool skip_end_marker();
   [[noreturn]] void fail_behind(uint64_t marker_at) const;
   void check_payload(uint64_t offset, uint64_t size) const;
@@ -94,7 +93,6 @@ class TarScanner {
   int archives_ = 0;               // end markers seen
   std::vector<std::byte> window_;  // read ahead from window_start_
   uint64_t window_start_ = 0;
-  uint64_t confirmed_ = UINT64_MAX;  // the position of the last zeros that were read again
 };
 
 // The ustar header of a regular file. Fails with kUsage if the name does not fit: at most 100 bytes

@@ -106,12 +106,10 @@ class TarSource : public IndexedSource {
       settle(folders, pairs);
     } catch (const Error&) {
       for (size_t i = 0; i < archives.size(); ++i)
-        i == in_question_.value_or(i) ? forget_members(env, archives[i])
-                                      : keep_members(env, archives[i]);
+        if (i == in_question_.value_or(i)) forget_members(env, archives[i]);
       throw;
     }
     for (FarArchive& far : archives) {
-      keep_members(env, far);
       look_ahead_ = std::max(look_ahead_, far.file->look_ahead());
       files_.push_back(std::move(far.file));
     }

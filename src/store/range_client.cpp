@@ -20,7 +20,7 @@ constexpr double kMostRetryAfter = 60;  // seconds
 constexpr double kLookAgain = 0.02;     // seconds between two looks for credentials
 constexpr int kTriesBeforeWarning = 4;
 constexpr size_t kMostPlace = 100;                 // bytes
-constexpr double kLongPause = 5;                   // seconds, announced before
+constexpr double kLongPause = 2;                   // seconds, announced before
 constexpr int64_t kWarningEvery = 60'000'000'000;  // ns
 
 std::string range_header(uint64_t offset, uint64_t length) {
@@ -250,11 +250,12 @@ void RangeClient::retry_later(const FetchPtr& fetch, const std::string& what, do
   const int64_t now = env_.now_ns();
   const double left = double(fetch->deadline_ns - now) * 1e-9;
   if (left < tuning_.first_backoff_s)
-    return fail_fetch(
-        fetch, ErrorKind::kRun,
-        "no answer in data.timeout_s = " + decimal_text(options_.timeout_s, 0) + " s and " +
-            std::to_string(fetch->attempts) + " attempts; the last one: " + what,
-        "Check the network and the store, then run again; a run with checkpoints resumes");
+    return fail_fetch(fetch, ErrorKind::kRun,
+                      "no answer in data.timeout_s = " + decimal_text(options_.timeout_s, 0) +
+                          " s and " + std::to_string(fetch->attempts) +
+                          " attempts; the last one: " + what,
+                      "Check the network and the store, then run again, a run that has checkpoints "
+                      "with --resume");
   // However long the server asks to wait, the last attempt is made before the time limit.
   const double delay = std::min(std::max(own, least_s), left);
   if ((fetch->attempts == kTriesBeforeWarning || delay > kLongPause) &&

@@ -1,7 +1,6 @@
 #include "store/transfers.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -53,13 +52,13 @@ void set_error(HttpReply& reply, CURLcode code, const std::string& text) {
 }
 
 // The file of trusted certificate authorities; "": libcurl's own, which a wheel's has not.
-std::string find_authorities() {
+std::string find_authorities(Env& env) {
   for (const char* variable : {"AWS_CA_BUNDLE", "SSL_CERT_FILE"})
     if (std::string file = environment_value(variable); !file.empty()) return file;
   if (!curl_library().is_wheels) return "";
   for (const char* file : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
                            "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"})
-    if (access(file, R_OK) == 0) return file;
+    if (env.exists(file)) return file;
   return "";
 }
 
@@ -119,7 +118,7 @@ size_t take_header(char* data, size_t, size_t size, void* user) {
 struct Transfers::State {
   Env& env;
   const int stall_s;
-  const std::string authorities = find_authorities();
+  const std::string authorities;
   const CurlLibrary& curl = curl_library();
   CURLM* const multi = curl.multi_init();
   // The thread's own:
@@ -132,7 +131,7 @@ struct Transfers::State {
   bool ending GUARDED_BY(mutex) = false;
   std::optional<ThreadPool> thread;  // uses all of the above
 
-  State(Env& e, int stall) : env(e), stall_s(stall) {
+  State(Env& e, int stall) : env(e), stall_s(stall), authorities(find_authorities(e)) {
     curl.multi_setopt(multi, CURLMOPT_MAX_TOTAL_CONNECTIONS, kMostConnections);
     curl.multi_setopt(multi, CURLMOPT_MAXCONNECTS, kMostConnections);
     thread.emplace(1, "store");
