@@ -139,7 +139,7 @@ void ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, u
 
 // As to_bfloat16().
 template <class D, class V>
-void store_rounded(D floats, V value, uint16_t* out) {
+void store_rounded(D, V value, uint16_t* out) {
   const hn::RebindToUnsigned<D> bits;
   const hn::Rebind<uint16_t, D> halves;
   const auto whole = hn::BitCast(bits, value);

@@ -55,8 +55,11 @@ std::set<std::string> allowed_hosts(const WatchOptions& watch) {
 class Connections : public httplib::TaskQueue {
  public:
   explicit Connections(ThreadPool& threads) : threads_(threads) {}
-  void enqueue(std::function<void()> answer) override {
+  // Void, or with later releases of httplib whether the answer was accepted.
+  using Accepted = decltype(std::declval<httplib::TaskQueue&>().enqueue(nullptr));
+  Accepted enqueue(std::function<void()> answer) override {
     threads_.submit([answer = std::move(answer)] { without_errors(answer); });
+    return Accepted(true);
   }
   void shutdown() override { threads_.wait_idle(); }
 
