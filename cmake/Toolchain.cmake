@@ -33,9 +33,15 @@ if(NOT CMAKE_UNITY_BUILD)
   set(unity_flags -Wshadow)
 endif()
 
+# From GCC 13 on, any reference that a function with a temporary argument returns is warned of.
+set(gnu_flags)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  set(gnu_flags -Wno-dangling-reference)
+endif()
+
 add_library(saturate_flags INTERFACE)
 target_compile_options(saturate_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;${unity_flags};-Wnon-virtual-dtor;-Woverloaded-virtual>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;${gnu_flags};${unity_flags};-Wnon-virtual-dtor;-Woverloaded-virtual>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${SATURATE_WERROR}>>:-Werror>)
 
 find_program(MOLD mold)
