@@ -38,8 +38,11 @@ case " ${ID:-} ${ID_LIKE:-} " in
     dev_packages=(clang-tools-extra chromium iproute python3-devel debootstrap patchelf
       libnghttp2-devel openssl-devel) ;;
 esac
-# It has no toml++: fetch_toml gets its headers.
-[ "$system" != "ubuntu 22.04" ] || packages=("${packages[@]//libtomlplusplus-dev/}")
+# It has no toml++, and Highway 0.16: fetch_toml and fetch_highway get their sources.
+[ "$system" != "ubuntu 22.04" ] || {
+  packages=("${packages[@]//libtomlplusplus-dev/}")
+  packages=("${packages[@]//libhwy-dev/}")
+}
 [ "$system" = "debian 12" ] || dev_packages=("${dev_packages[@]//*-16*/}")  # of a release that only Debian 12 has
 [ "${ID:-}" != ubuntu ] || dev_packages=("${dev_packages[@]//chromium/}")
 
@@ -148,6 +151,26 @@ fetch_toml() {
   mv "$scratch/pytomlpp-1.1.0/third_party/tomlplusplus" "$cache"
 }
 
+lacks_highway() { [ "$system" = "ubuntu 22.04" ] && [ ! -f "$cache/highway/hwy/highway.h" ]; }
+
+fetch_highway() {
+  say "fetching Highway 1.2.0 from PyPI, where it is part of NumPy's source"
+  # Without pip, which would first compile a part of NumPy.
+  python3 - "$scratch/numpy" <<'PY' || fail "Highway could not be fetched (the message is above). Run again"
+import hashlib, sys, urllib.request
+url = ("https://files.pythonhosted.org/packages/76/21/7d2a95e4bba9dc13d043ee156a356c0a8f0c6309dff6b21b4d71a073b8a8/"
+       "numpy-2.2.6.tar.gz")
+with urllib.request.urlopen(url, timeout=60) as response:
+    data = response.read()
+if hashlib.sha256(data).hexdigest() != "e29554e2bef54a90aa5cc07da6ce955accb83f21ab5de01a62c8478897b264fd":
+    sys.exit("its contents are not those expected")
+open(sys.argv[1], "wb").write(data)
+PY
+  tar -xzf "$scratch/numpy" -C "$scratch" numpy-2.2.6/numpy/_core/src/highway
+  rm -rf "$cache/highway"
+  mv "$scratch/numpy-2.2.6/numpy/_core/src/highway" "$cache"
+}
+
 # Only a set in $cache: python3's torch has its own.
 lacks_nccl() { [ -n "$nccl" ] && [[ $1 == "$cache"/* ]] && [ ! -f "${1%/*}/nvidia/nccl/include/nccl.h" ]; }
 
@@ -177,7 +200,8 @@ TEXT
 }
 
 { command -v dpkg-query && command -v apt-get || { command -v rpm && command -v dnf; }; } >/dev/null || tell_unknown
-if [ -z "$(missing_packages)" ] && ! lacks_toml && torch=$(find_torch 2>/dev/null) && ! lacks_nccl "$torch"; then
+if [ -z "$(missing_packages)" ] && ! lacks_toml && ! lacks_highway && torch=$(find_torch 2>/dev/null) &&
+  ! lacks_nccl "$torch"; then
   say "nothing to install (LibTorch in $torch)"
   exit 0
 fi
@@ -195,6 +219,7 @@ export DEBIAN_FRONTEND=noninteractive
 mapfile -t missing < <(missing_packages)
 [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}"
 ! lacks_toml || fetch_toml
+! lacks_highway || fetch_highway
 torch=$(find_torch) || {
   [ -z "${SATURATE_TORCH_DIR:-}" ] || fail "set SATURATE_TORCH_DIR to a LibTorch from 2.11 to 2.15, or unset it"
   fetch_torch

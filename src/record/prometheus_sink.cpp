@@ -139,7 +139,7 @@ class PrometheusSink : public MetricsSink {
 
   void bind(const std::string& address, int port) {
     errno = 0;
-    if (server_.bind_to_port(address, port)) return;
+    if (server_.bind_to_port(address.c_str(), port)) return;
     if (errno == EADDRINUSE)
       fail(ErrorKind::kUsage, fmt::format("port {} of {} is taken", port, address), kKey,
            "Choose another port, or remove it");
