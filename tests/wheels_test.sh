@@ -72,10 +72,10 @@ has_spaces=$(unshare --user --map-root-user --mount true 2>/dev/null && echo yes
 while [ ! -e port ]; do sleep 0.1; done
 url=tar:https://localhost:$(cat port)/certificate.pem
 expect_curl() { # COMMAND... reads the URL: it gets the reply
-  export SSL_CERT_FILE=$scratch/certificate.pem
+  export AWS_CA_BUNDLE=$scratch/certificate.pem
   expect "ignores ranges" "$@"
   [ -z "$has_spaces" ] || expect "ignores ranges" unshare --user --map-root-user --mount bash "$scratch/without_libcurl" "$@"
-  unset SSL_CERT_FILE
+  unset AWS_CA_BUNDLE
 }
 
 # The loader, without torch, with each Python that has a wheel.
