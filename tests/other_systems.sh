@@ -28,7 +28,7 @@ in_source() {
   built=$SECONDS warnings=$(grep -c 'warning:' /log || true)
   quietly cmake --install /build --prefix /usr/local
   ! ldd /usr/local/bin/saturate | grep -E 'not found|/opt|/build' || fail "$system: it needs libraries of the build"
-  quietly as_nobody saturate train demo --quiet --set train.epochs=0.1 --set schedule.warmup_epochs=0 --out /work/run
+  quietly as_nobody saturate train demo --quiet --set train.epochs=0.1 --set schedule.warmup_epochs=0 --out /runs/run
   echo "source, $system: g++ $(c++ -dumpfullversion), CMake $(cmake --version | sed -n '1s/.* //p')," \
     "$warnings warnings, set-up $((ready - start)) s, build $((built - ready)) s, trained on $(torch_version)"
 }
@@ -48,7 +48,7 @@ in_wheel() {
   done
   quietly pip install -q --no-index --find-links /src/dist saturate
   installed=$SECONDS
-  cd /work
+  cd /runs
   quietly saturate train demo --out run
   demo=$SECONDS
   quietly saturate export run --format torchscript --out demo.pt
@@ -77,7 +77,7 @@ within() { # MODE SYSTEM ROOT
   mount -t proc proc "$3/proc"
   mount --bind /dev "$3/dev"
   mount -t tmpfs tmpfs "$3/dev/shm"
-  mkdir -m 777 "$3/work"
+  mkdir -m 777 "$3/runs"
   cp /etc/resolv.conf "$3/etc"
   mapfile -t variables < <(env | grep -E '^(https?_proxy|no_proxy|PIP_(INDEX_URL|EXTRA_INDEX_URL)|SATURATE_PIP_ARGS)=')
   [ -z "${PIP_CERT:-}" ] || { cp "$PIP_CERT" "$3/etc/pip.crt"; variables+=({PIP_CERT,SSL_CERT_FILE}"=/etc/pip.crt"); }
@@ -86,6 +86,9 @@ within() { # MODE SYSTEM ROOT
 }
 
 # ---- before and after ------------------------------------------------------------------------------------------------
+
+# COMMAND...: in namespaces of its own, which a signal ends at once, with all processes and mounts in them.
+apart() { unshare --mount --pid --fork --kill-child "$@" & child=$!; wait "$child"; }
 
 make_archive() { # SYSTEM: its bare root, by way of $root
   local mirror=http://deb.debian.org/debian parts=main script=() suite
@@ -99,8 +102,8 @@ make_archive() { # SYSTEM: its bare root, by way of $root
   # Debian 12's debootstrap does not know noble's name, but the script of all Ubuntus.
   [[ $1 = debian* ]] ||
     mirror=http://archive.ubuntu.com/ubuntu parts=main,universe script=(/usr/share/debootstrap/scripts/gutsy)
-  debootstrap --variant=minbase --components="$parts" --include=ca-certificates "$suite" "$root" "$mirror" \
-    "${script[@]}" >"$kept/$1.log" 2>&1 || skip "debootstrap of $1 failed: $(tail -n 1 "$kept/$1.log")"
+  apart debootstrap --variant=minbase --components="$parts" --include=ca-certificates "$suite" "$root" \
+    "$mirror" "${script[@]}" >"$kept/$1.log" 2>&1 || skip "debootstrap of $1 failed: $(tail -n 1 "$kept/$1.log")"
   echo "deb $mirror $suite-updates ${parts//,/ }" >>"$root/etc/apt/sources.list"
   tar -C "$root" --one-file-system -cf "$kept/$1.tar.tmp" .
   mv "$kept/$1.tar.tmp" "$kept/$1.tar"
@@ -120,16 +123,17 @@ esac
 cd "$(dirname "$0")/.."
 [ "$(id -u)" = 0 ] || skip "needs root"
 command -v debootstrap >/dev/null || skip "no debootstrap: tools/setup.sh --dev installs it"
-unshare --mount --pid --fork true 2>/dev/null || skip "no namespaces here"
+apart true 2>/dev/null || skip "no namespaces here"
 export SATURATE_ROOTS=$kept
 mkdir -p "$kept/ccache"
 root=$(mktemp -d "$kept/root.XXXXXX")
 trap remove_root EXIT
+trap 'kill -KILL "$child"; exit 130' INT TERM HUP
 for system in "${@:2}"; do
   [ -f "$kept/$system.tar" ] || make_archive "$system"
   mkdir -p "$root"
   chmod 755 "$root"
   tar -C "$root" -xf "$kept/$system.tar"
-  unshare --mount --pid --fork --kill-child tests/other_systems.sh --within "$1" "$system" "$root"
+  apart tests/other_systems.sh --within "$1" "$system" "$root"
   remove_root
 done
