@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <memory>
 #include <tuple>
+#include <type_traits>
 
 #include "image/fast_kernels.h"
 #include "saturate/data/augment.h"
@@ -112,6 +114,45 @@ TEST_P(EveryKernel, NormalizesLikePlain) {
     plain_fast_kernels().normalize_bfloat16(normalize, in.data(), n, plain_halves.data());
     EXPECT_EQ(our_halves, plain_halves) << n;
     EXPECT_EQ(ours, plain) << n;
+    const size_t pixels = n / 3;
+    GetParam().normalize_planes(normalize, in.data(), pixels, ours.data());
+    GetParam().normalize_planes_bfloat16(normalize, in.data(), pixels, our_halves.data());
+    for (size_t i = 0; i < n; ++i) {
+      ASSERT_EQ(ours[i % 3 * pixels + i / 3], plain[i]) << n;
+      ASSERT_EQ(our_halves[i % 3 * pixels + i / 3], plain_halves[i]) << n;
+    }
+    plain_fast_kernels().normalize_planes(normalize, in.data(), pixels, plain.data());
+    plain_fast_kernels().normalize_planes_bfloat16(normalize, in.data(), pixels,
+                                                   plain_halves.data());
+    EXPECT_EQ(ours, plain) << n;
+    EXPECT_EQ(our_halves, plain_halves) << n;
+  }
+}
+
+// Large aligned images are stored past the caches.
+TEST_P(EveryKernel, NormalizesLargePlanesLikePlain) {
+  const Normalize normalize = make_normalize(AugmentOptions());
+  for (const size_t pixels : {128u * 128u, 128u * 128u + 5u}) {
+    const auto in = noise(3 * pixels, 7);
+    std::vector<float> plain(3 * pixels);
+    std::vector<uint16_t> plain_halves(3 * pixels);
+    plain_fast_kernels().normalize_planes(normalize, in.data(), pixels, plain.data());
+    plain_fast_kernels().normalize_planes_bfloat16(normalize, in.data(), pixels,
+                                                   plain_halves.data());
+    for (const size_t offset : {0u, 4u}) {
+      const auto check = [&](const auto& expected, auto kernel) {
+        using Value = std::decay_t<decltype(expected[0])>;
+        std::vector<Value> memory(expected.size() + 64);
+        void* begin = memory.data();
+        size_t room = memory.size() * sizeof(Value);
+        std::align(64, sizeof(Value), begin, room);
+        Value* const out = static_cast<Value*>(begin) + offset;
+        kernel(normalize, in.data(), pixels, out);
+        EXPECT_TRUE(std::equal(expected.begin(), expected.end(), out));
+      };
+      check(plain, GetParam().normalize_planes);
+      check(plain_halves, GetParam().normalize_planes_bfloat16);
+    }
   }
 }
 
@@ -129,6 +170,8 @@ TEST(FastKernelTargets, AllOfThisCpuExistAndTheBestIsUsed) {
     EXPECT_NE(fast.ycc_to_rgb, plain.ycc_to_rgb) << fast.name;
     EXPECT_NE(fast.normalize, plain.normalize) << fast.name;
     EXPECT_NE(fast.normalize_bfloat16, plain.normalize_bfloat16) << fast.name;
+    EXPECT_NE(fast.normalize_planes, plain.normalize_planes) << fast.name;
+    EXPECT_NE(fast.normalize_planes_bfloat16, plain.normalize_planes_bfloat16) << fast.name;
   }
 }
 

@@ -68,7 +68,7 @@ class FailingStore(StoreTest):
                 errors = [line for line in said.splitlines() if re.match(r"(\[\d\] )?saturate: error: no ", line)]
                 self.assertTrue(1 <= len(errors) <= world and len(set(errors)) == len(errors), said)
                 self.assertEqual(said.count("\nsaturate: error: rank "), world - 1, said)
-                for part in ("no answer in data.timeout_s = 2 s", "(s3://bucket/a.shard)", "resume the run"):
+                for part in ("no answer in data.timeout_s = 2 s", "(s3://bucket/a.shard)", "with --resume"):
                     self.assertIn(part, errors[0])
                 self.assertLess(max(losses(self.out)), STEPS)
                 store.is_away, store.rate = False, 0

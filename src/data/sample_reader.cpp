@@ -12,14 +12,7 @@
 namespace saturate {
 namespace {
 
-// [pixels, 3] to [3, pixels].
-template <class T>
-void split_planes(const std::vector<std::byte>& bytes, size_t pixels, std::byte* out_bytes) {
-  const T* const in = reinterpret_cast<const T*>(bytes.data());
-  T* const out = reinterpret_cast<T*>(out_bytes);
-  for (size_t i = 0; i < pixels; ++i)
-    for (size_t c = 0; c < 3; ++c) out[c * pixels + i] = in[i * 3 + c];
-}
+constexpr PixelFormat kLevels;
 
 // Writes one level to each of `pixels` pixels.
 void fill_pixels(const PixelFormat& format, const std::array<uint8_t, 3>& level, size_t pixels,
@@ -39,11 +32,10 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
       rows_(rows),
       all_epochs_(augment),
       augment_(options.train ? augment.of_epoch(0) : augment),
+      planar_(options.output == BatchOutput::kPlanar),
       format_{options.pixel_type(), make_normalize(augment)},
       fast_(Decoder::kDefaultMaxPixels, fast_kernels(), index),
       scratch_(size_t(augment.size.height) * size_t(augment.size.width) * 3),
-      interleaved_(options.output == BatchOutput::kPlanar ? scratch_.size() * bytes_of(options.type)
-                                                          : 0),
       volumes_(dataset.tensors(), options, augment) {}
 
 void SampleReader::begin(uint32_t epoch) {
@@ -62,15 +54,9 @@ void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
   if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, sample.index});
   if (options_.masks) drawn_effects_ = effects;
   if (options_.output == BatchOutput::kPlaces) return locate(epoch, sample);
-  if (options_.output != BatchOutput::kPlanar) {
-    sample.label = read_augmented(epoch, sample.index, applied, out);
-    return;
-  }
-  sample.label = read_augmented(epoch, sample.index, applied, interleaved_.data());
-  if (options_.type == PixelType::kFloat32)
-    split_planes<float>(interleaved_, values() / 3, out);
-  else
-    split_planes<uint16_t>(interleaved_, values() / 3, out);
+  auto* const levels = reinterpret_cast<std::byte*>(scratch_.data());
+  sample.label = read_augmented(epoch, sample.index, applied, planar_ ? levels : out);
+  if (planar_) convert_to_planes(format_, std::span(scratch_).first(values()), out);
 }
 
 void SampleReader::read(uint32_t epoch, BatchSample& sample, BatchRoom& room) {
@@ -121,8 +107,9 @@ void SampleReader::fail_broken(uint32_t index) {
 
 int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, const EffectList& effects,
                                      std::byte* out) {
-  if (effects.count == 0) return read_pixels(epoch, index, format_, out);
-  const bool in_place = format_.type == PixelType::kUint8;
+  const PixelFormat& format = planar_ ? kLevels : format_;
+  if (effects.count == 0) return read_pixels(epoch, index, format, out);
+  const bool in_place = format.type == PixelType::kUint8;
   uint8_t* pixels = in_place ? reinterpret_cast<uint8_t*>(out) : scratch_.data();
   const int64_t label = read_pixels(epoch, index, {}, reinterpret_cast<std::byte*>(pixels));
   const Span span("effects");

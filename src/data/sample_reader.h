@@ -82,6 +82,7 @@ class SampleReader {
   const AugmentOptions& all_epochs_;
   AugmentOptions augment_;  // of the last sample's epoch
   uint32_t epoch_ = 0;
+  const bool planar_;  // the batch is
   const PixelFormat format_;
   FastDecoder fast_;
   SegmentedJpeg segmented_;
@@ -100,8 +101,7 @@ class SampleReader {
   const ClassMap* kept_mask_ = nullptr;
   ClassMap mask_;
   EffectScratch effects_;
-  std::vector<uint8_t> scratch_;        // [height, width, 3], except for kUint8
-  std::vector<std::byte> interleaved_;  // interleaved output, if the batch is planar
+  std::vector<uint8_t> scratch_;  // [height, width, 3], except for kUint8
   VolumeFields volumes_;
 };
 

@@ -218,15 +218,17 @@ Normalize make_normalize(const AugmentOptions& options) {
   return normalize;
 }
 
-// There are only 256 levels per channel: each is rounded once, into a table.
-void normalize_float16(const Normalize& normalize, std::span<const uint8_t> in, uint16_t* out) {
+// There are only 256 levels per channel: each is rounded once, into a table. Channel c of pixel i
+// goes to out[i * pixel + c * channel].
+void normalize_float16(const Normalize& normalize, std::span<const uint8_t> in, size_t pixel,
+                       size_t channel, uint16_t* out) {
   uint16_t value[3][256];
   for (int c = 0; c < 3; ++c)
     for (int level = 0; level < 256; ++level)
       value[c][level] = to_float16(
           normalize_value(static_cast<uint8_t>(level), normalize.scale[c], normalize.shift[c]));
-  for (size_t i = 0; i + 3 <= in.size(); i += 3)
-    for (size_t c = 0; c < 3; ++c) out[i + c] = value[c][in[i + c]];
+  for (size_t i = 0; 3 * i + 3 <= in.size(); ++i)
+    for (size_t c = 0; c < 3; ++c) out[i * pixel + c * channel] = value[c][in[3 * i + c]];
 }
 
 void convert_pixels(const PixelFormat& format, std::span<const uint8_t> in, std::byte* out) {
@@ -240,10 +242,22 @@ void convert_pixels(const PixelFormat& format, std::span<const uint8_t> in, std:
                                  reinterpret_cast<uint16_t*>(out));
       return;
     case PixelType::kFloat16:
-      return normalize_float16(format.normalize, in, reinterpret_cast<uint16_t*>(out));
+      return normalize_float16(format.normalize, in, 3, 1, reinterpret_cast<uint16_t*>(out));
     case PixelType::kFloat32:
       kernels.normalize(format.normalize, in.data(), in.size(), reinterpret_cast<float*>(out));
   }
+}
+
+void convert_to_planes(const PixelFormat& format, std::span<const uint8_t> in, std::byte* out) {
+  const FastKernels& kernels = fast_kernels();
+  const size_t pixels = in.size() / 3;
+  auto* const halves = reinterpret_cast<uint16_t*>(out);
+  if (format.type == PixelType::kFloat32)
+    kernels.normalize_planes(format.normalize, in.data(), pixels, reinterpret_cast<float*>(out));
+  else if (format.type == PixelType::kBfloat16)
+    kernels.normalize_planes_bfloat16(format.normalize, in.data(), pixels, halves);
+  else
+    normalize_float16(format.normalize, in, 1, pixels, halves);
 }
 
 void normalize_pixels(const Normalize& normalize, std::span<const uint8_t> in, float* out) {

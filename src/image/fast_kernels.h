@@ -51,6 +51,11 @@ struct FastKernels {
   // The same, rounded by to_bfloat16().
   void (*normalize_bfloat16)(const Normalize& normalize, const uint8_t* in, size_t n,
                              uint16_t* out);
+  // The same values of `pixels` pixels, as three planes [3, pixels].
+  void (*normalize_planes)(const Normalize& normalize, const uint8_t* in, size_t pixels,
+                           float* out);
+  void (*normalize_planes_bfloat16)(const Normalize& normalize, const uint8_t* in, size_t pixels,
+                                    uint16_t* out);
 };
 
 // The fastest version that this CPU supports.

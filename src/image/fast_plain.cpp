@@ -58,6 +58,19 @@ void normalize_to_bfloat16(const Normalize& normalize, const uint8_t* in, size_t
     out[i] = to_bfloat16(normalize_value(in[i], normalize.scale[i % 3], normalize.shift[i % 3]));
 }
 
+void normalize_planes(const Normalize& normalize, const uint8_t* in, size_t pixels, float* out) {
+  for (size_t i = 0; i < 3 * pixels; ++i)
+    out[i % 3 * pixels + i / 3] =
+        normalize_value(in[i], normalize.scale[i % 3], normalize.shift[i % 3]);
+}
+
+void normalize_planes_to_bfloat16(const Normalize& normalize, const uint8_t* in, size_t pixels,
+                                  uint16_t* out) {
+  for (size_t i = 0; i < 3 * pixels; ++i)
+    out[i % 3 * pixels + i / 3] =
+        to_bfloat16(normalize_value(in[i], normalize.scale[i % 3], normalize.shift[i % 3]));
+}
+
 }  // namespace
 
 void make_fast_gather(const FastAxis& axis, int origin, FastGather& gather) {
@@ -99,8 +112,10 @@ void make_fast_gather(const FastAxis& axis, int origin, FastGather& gather) {
 }
 
 const FastKernels& plain_fast_kernels() {
-  static const FastKernels kernels{"plain",    blend_rows,       gather_row,
-                                   ycc_to_rgb, normalize_values, normalize_to_bfloat16};
+  static const FastKernels kernels{"plain",          blend_rows,
+                                   gather_row,       ycc_to_rgb,
+                                   normalize_values, normalize_to_bfloat16,
+                                   normalize_planes, normalize_planes_to_bfloat16};
   return kernels;
 }
 

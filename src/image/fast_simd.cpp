@@ -6,6 +6,7 @@
 // SSSE3 and SSE4 are for CPUs from before 2013: they use the plain version. AVX3_DL's additions to
 // AVX-512 are not needed.
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3_DL)
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
@@ -139,19 +140,18 @@ void ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, u
 
 // As to_bfloat16().
 template <class D, class V>
-void store_rounded(D, V value, uint16_t* out) {
-  const hn::RebindToUnsigned<D> bits;
-  const hn::Rebind<uint16_t, D> halves;
+auto rounded(D halves, V value) -> std::enable_if_t<sizeof(hn::TFromD<D>) == 2, hn::Vec<D> > {
+  const hn::Rebind<uint32_t, D> bits;
   const auto whole = hn::BitCast(bits, value);
   const auto even = hn::And(hn::ShiftRight<16>(whole), hn::Set(bits, 1));
-  const auto rounded = hn::Add(hn::Add(whole, hn::Set(bits, 0x7fff)), even);
+  const auto sum = hn::Add(hn::Add(whole, hn::Set(bits, 0x7fff)), even);
   // Below 2^16, and so preserved by the signed narrowing.
-  const hn::RebindToSigned<D> integers;
-  hn::StoreU(hn::DemoteTo(halves, hn::BitCast(integers, hn::ShiftRight<16>(rounded))), halves, out);
+  const hn::RebindToSigned<decltype(bits)> integers;
+  return hn::DemoteTo(halves, hn::BitCast(integers, hn::ShiftRight<16>(sum)));
 }
-template <class D, class V>
-void store_rounded(D floats, V value, float* out) {
-  hn::StoreU(value, floats, out);
+template <class D>
+hn::Vec<D> rounded(D, hn::Vec<D> value) {
+  return value;
 }
 void store_rounded(float value, uint16_t* out) {
   *out = to_bfloat16(value);
@@ -165,6 +165,7 @@ void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, O
   const hn::ScalableTag<float> floats;
   const hn::Rebind<int32_t, decltype(floats)> integers;
   const hn::Rebind<uint8_t, decltype(floats)> bytes;
+  const hn::Rebind<Out, decltype(floats)> outs;
   constexpr size_t kLanes = hn::MaxLanes(floats);
   // Three vectors hold a whole number of pixels.
   float scale[3 * kLanes], shift[3 * kLanes];
@@ -178,7 +179,7 @@ void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, O
              shift2 = hn::LoadU(floats, shift + 2 * kLanes);
   const auto store = [&](size_t at, auto a, auto b) {
     const auto value = hn::ConvertTo(floats, hn::PromoteTo(integers, hn::LoadU(bytes, in + at)));
-    store_rounded(floats, hn::Add(hn::Mul(value, a), b), out + at);
+    hn::StoreU(rounded(outs, hn::Add(hn::Mul(value, a), b)), outs, out + at);
   };
   size_t at = 0;
   for (; at + 3 * kLanes <= n; at += 3 * kLanes) {
@@ -191,9 +192,51 @@ void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, O
                   out + at);
 }
 
+constexpr size_t kStreamedPixels = 128 * 128;
+
+template <class Out>
+void normalize_planes(const Normalize& normalize, const uint8_t* in, size_t pixels, Out* out) {
+  const hn::ScalableTag<float> floats;
+  const hn::Rebind<int32_t, decltype(floats)> integers;
+  const hn::Rebind<uint8_t, decltype(floats)> bytes;
+  const hn::Rebind<Out, decltype(floats)> outs;
+  constexpr size_t kLanes = hn::MaxLanes(floats);
+  // Past the caches, in which a batch of large images has no room until it is used.
+  const bool streams =
+      pixels >= kStreamedPixels &&
+      (reinterpret_cast<uintptr_t>(out) | pixels * sizeof(Out)) % sizeof(Out[kLanes]) == 0;
+  const auto store = [&](auto levels, size_t c, size_t at) {
+    const auto value = hn::ConvertTo(floats, hn::PromoteTo(integers, levels));
+    const auto scale = hn::Set(floats, normalize.scale[c]),
+               shift = hn::Set(floats, normalize.shift[c]);
+    Out* const to = out + c * pixels + at;
+    const auto found = rounded(outs, hn::Add(hn::Mul(value, scale), shift));
+    streams ? hn::Stream(found, outs, to) : hn::StoreU(found, outs, to);
+  };
+  size_t at = 0;
+  for (; at + kLanes <= pixels; at += kLanes) {
+    hn::Vec<decltype(bytes)> red, green, blue;
+    hn::LoadInterleaved3(bytes, in + 3 * at, red, green, blue);
+    store(red, 0, at);
+    store(green, 1, at);
+    store(blue, 2, at);
+  }
+  if (streams) hwy::FlushStream();
+  for (; at < pixels; ++at)
+    for (size_t c = 0; c < 3; ++c)
+      store_rounded(normalize_value(in[3 * at + c], normalize.scale[c], normalize.shift[c]),
+                    out + c * pixels + at);
+}
+
 FastKernels kernels() {
-  return {hwy::TargetName(HWY_TARGET), blend_rows, gather_row, ycc_to_rgb, normalize_values<float>,
-          normalize_values<uint16_t>};
+  return {hwy::TargetName(HWY_TARGET),
+          blend_rows,
+          gather_row,
+          ycc_to_rgb,
+          normalize_values<float>,
+          normalize_values<uint16_t>,
+          normalize_planes<float>,
+          normalize_planes<uint16_t>};
 }
 
 #endif

@@ -116,6 +116,8 @@ SATURATE_HOST_DEVICE constexpr size_t bytes_of(PixelType type) {
 }
 // `in` is whole pixels of interleaved RGB; `out` holds as many values of format.type.
 void convert_pixels(const PixelFormat& format, std::span<const uint8_t> in, std::byte* out);
+// The same as planes, [3, pixels]. REQUIRES: format.type is not kUint8.
+void convert_to_planes(const PixelFormat& format, std::span<const uint8_t> in, std::byte* out);
 
 // uint8 [n, 3] interleaved to float [n, 3] interleaved (NHWC, torch's channels_last).
 void normalize_pixels(const Normalize& normalize, std::span<const uint8_t> in, float* out);
