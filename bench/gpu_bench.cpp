@@ -269,7 +269,7 @@ class Jpegs {
   void decode(std::byte* out) {
     for (const Jpeg& jpeg : jpegs_) {
       open(jpeg);
-      decoder_.read("a JPEG", jpeg.crop, kSide, {}, out);
+      decoder_.read("a JPEG", jpeg.crop, kSide, out);
       out += kPixels;
     }
   }

@@ -316,9 +316,9 @@ TEST(Index, PointsOfAnotherFileAreNoticedWhenTheyAreUsed) {
                       60 + int(random.below(90))};
     std::vector<std::byte> expected(64 * 64 * 3), pixels(64 * 64 * 3);
     ASSERT_TRUE(plain.open(bytes, "x"));
-    ASSERT_TRUE(plain.read("x", transform, 64, {}, expected.data()));
+    ASSERT_TRUE(plain.read("x", transform, 64, expected.data()));
     ASSERT_TRUE(user.open(bytes, "x"));
-    ASSERT_TRUE(user.read("x", transform, 64, {}, pixels.data()));
+    ASSERT_TRUE(user.read("x", transform, 64, pixels.data()));
     EXPECT_EQ(pixels, expected) << trial;
     if (trial >= 2) continue;
     EXPECT_LT(exchanged.bytes(), before) << "the entry was not removed";

@@ -72,7 +72,7 @@ std::vector<uint8_t> fast_pixels(FastDecoder& decoder, std::span<const std::byte
                                  const SampleTransform& transform, int size) {
   std::vector<uint8_t> out(size_t(size) * size_t(size) * 3);
   EXPECT_TRUE(decoder.open(bytes, "x").has_value());
-  EXPECT_TRUE(decoder.read("x", transform, size, {}, reinterpret_cast<std::byte*>(out.data())));
+  EXPECT_TRUE(decoder.read("x", transform, size, reinterpret_cast<std::byte*>(out.data())));
   return out;
 }
 
@@ -182,21 +182,6 @@ TEST(FastDecoder, IsNearExactWithReducedSizeDecoding) {
   }
 }
 
-TEST(FastDecoder, FloatsAreTheNormalisedLevels) {
-  const auto bytes = encode_as(test_picture(97, 61), kKinds[2]);
-  const Normalize normalize = make_normalize(AugmentOptions());
-  const SampleTransform transform{{11, 3, 80, 50}, 0, 0, false};
-  FastDecoder decoder;
-  const auto levels = fast_pixels(decoder, bytes, transform, 31);
-  std::vector<float> values(levels.size());
-  ASSERT_TRUE(decoder.open(bytes, "x"));
-  ASSERT_TRUE(decoder.read("x", transform, 31, {PixelType::kFloat32, normalize},
-                           reinterpret_cast<std::byte*>(values.data())));
-  for (size_t i = 0; i < levels.size(); ++i)
-    ASSERT_EQ(values[i],
-              normalize_value(levels[i], normalize.scale[i % 3], normalize.shift[i % 3]));
-}
-
 TEST(FastDecoder, EveryInstructionSetReturnsTheSameImage) {
   const auto bytes = encode_as(test_picture(300, 200), kKinds[2]);
   const SampleTransform transform{{10, 20, 250, 171}, 0, 0, true};
@@ -246,7 +231,7 @@ TEST(FastDecoder, ATruncatedFileFailsLikeInExactModeForAnyCrop) {
         const std::string ours = reason_of([&] {
           std::vector<std::byte> out(9 * 9 * 3);
           const bool read =
-              decoder.open(bytes, "x") && decoder.read("x", {crop, 0, 0, false}, 9, {}, out.data());
+              decoder.open(bytes, "x") && decoder.read("x", {crop, 0, 0, false}, 9, out.data());
           if (!read) Decoder().decode(bytes, "x", image);
         });
         EXPECT_EQ(ours, expected) << kind.name << " " << size;
@@ -267,7 +252,7 @@ TEST(FastDecoder, DamagedBytesNeverCrashAndTheDecoderWorksAfterwards) {
         const auto info = decoder.open(bytes, "x");
         if (!info) return;
         const Box crop{0, 0, info->width, info->height};
-        decoder.read("x", {crop, 0, 0, false}, 32, {}, out.data());
+        decoder.read("x", {crop, 0, 0, false}, 32, out.data());
       });
     }
     const SampleTransform transform{{3, 3, 60, 50}, 0, 0, false};
@@ -296,7 +281,7 @@ TEST(FastDecoder, AHuffmanTableWithoutCodesDecodesNothing) {
       new (memory) FastDecoder(), [](FastDecoder* made) { made->~FastDecoder(); });
   std::vector<std::byte> out(9 * 9 * 3);
   ASSERT_TRUE(decoder->open(bytes, "x").has_value());
-  EXPECT_FALSE(decoder->read("x", {{0, 0, 32, 32}, 0, 0, false}, 9, {}, out.data()));
+  EXPECT_FALSE(decoder->read("x", {{0, 0, 32, 32}, 0, 0, false}, 9, out.data()));
 }
 
 // A baseline file with a scan of Y and none of Cb and Cr, for which libjpeg has no quantisation
@@ -317,7 +302,7 @@ TEST(FastDecoder, AComponentWithoutAScanIsLeftToExactMode) {
   FastDecoder decoder;
   std::vector<std::byte> out(9 * 9 * 3);
   EXPECT_FALSE(decoder.open(bytes, "x") &&
-               decoder.read("x", {{0, 0, 16, 16}, 0, 0, false}, 9, {}, out.data()));
+               decoder.read("x", {{0, 0, 16, 16}, 0, 0, false}, 9, out.data()));
 }
 
 // Sorted; empty if they are absent.

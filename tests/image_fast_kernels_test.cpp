@@ -130,7 +130,7 @@ TEST_P(EveryKernel, NormalizesLikePlain) {
 }
 
 // Large aligned images are stored past the caches.
-TEST_P(EveryKernel, NormalizesLargePlanesLikePlain) {
+TEST_P(EveryKernel, NormalizesLargeImagesLikePlain) {
   const Normalize normalize = make_normalize(AugmentOptions());
   for (const size_t pixels : {128u * 128u, 128u * 128u + 5u}) {
     const auto in = noise(3 * pixels, 7);
@@ -139,6 +139,11 @@ TEST_P(EveryKernel, NormalizesLargePlanesLikePlain) {
     plain_fast_kernels().normalize_planes(normalize, in.data(), pixels, plain.data());
     plain_fast_kernels().normalize_planes_bfloat16(normalize, in.data(), pixels,
                                                    plain_halves.data());
+    std::vector<float> interleaved(3 * pixels);
+    std::vector<uint16_t> interleaved_halves(3 * pixels);
+    plain_fast_kernels().normalize(normalize, in.data(), 3 * pixels, interleaved.data());
+    plain_fast_kernels().normalize_bfloat16(normalize, in.data(), 3 * pixels,
+                                            interleaved_halves.data());
     for (const size_t offset : {0u, 4u}) {
       const auto check = [&](const auto& expected, auto kernel) {
         using Value = std::decay_t<decltype(expected[0])>;
@@ -152,6 +157,13 @@ TEST_P(EveryKernel, NormalizesLargePlanesLikePlain) {
       };
       check(plain, GetParam().normalize_planes);
       check(plain_halves, GetParam().normalize_planes_bfloat16);
+      const auto whole = [&](auto kernel) {
+        return [=](const Normalize& by, const uint8_t* from, size_t count, auto* to) {
+          kernel(by, from, 3 * count, to);
+        };
+      };
+      check(interleaved, whole(GetParam().normalize));
+      check(interleaved_halves, whole(GetParam().normalize_bfloat16));
     }
   }
 }

@@ -60,7 +60,7 @@ Image decoded_alone(std::span<const std::byte> file) {
 std::vector<std::byte> fast_crop(FastDecoder& decoder, std::span<const std::byte> file) {
   std::vector<std::byte> out(size_t{24} * 24 * 3);
   EXPECT_TRUE(decoder.open(file, "x").has_value());
-  EXPECT_TRUE(decoder.read("x", {{5, 3, 50, 40}, 0, 0, false}, 24, {}, out.data()));
+  EXPECT_TRUE(decoder.read("x", {{5, 3, 50, 40}, 0, 0, false}, 24, out.data()));
   return out;
 }
 
@@ -104,7 +104,7 @@ TEST(JpegTables, OneImagesTablesAreNotUsedForTheNextInFastMode) {
     std::vector<std::byte> out(size_t{24} * 24 * 3);
     EXPECT_TRUE(decoder.open(unscaled, "x"));
     // It is left to exact mode, which fails.
-    EXPECT_FALSE(decoder.read("x", {{5, 3, 50, 40}, 0, 0, false}, 24, {}, out.data())) << kind.name;
+    EXPECT_FALSE(decoder.read("x", {{5, 3, 50, 40}, 0, 0, false}, 24, out.data())) << kind.name;
     Image image;
     EXPECT_THROW(Decoder().decode(unscaled, "x", image), Error) << kind.name;
   }

@@ -112,9 +112,9 @@ TEST(SegmentedJpeg, FastDecodingEqualsThatOfTheOriginal) {
           constexpr int kSize = 32;
           std::vector<std::byte> expected(size_t{kSize} * kSize * 3), out(expected.size());
           ASSERT_TRUE(decoder.open(file, "x"));
-          ASSERT_TRUE(decoder.read("x", transform, kSize, {}, expected.data()));
+          ASSERT_TRUE(decoder.read("x", transform, kSize, expected.data()));
           ASSERT_TRUE(decoder.open(jpeg, "x"));
-          ASSERT_TRUE(decoder.read("x", transform, kSize, {}, out.data()));
+          ASSERT_TRUE(decoder.read("x", transform, kSize, out.data()));
           ASSERT_EQ(out, expected) << kind.name << " " << width << "x" << height << " of " << mcus;
         }
       }
@@ -153,10 +153,10 @@ TEST(SegmentedJpeg, RowsDecodeWithoutTheBytesOfTheOthers) {
           const Cut rows = rows_alone(segments, head, {part.y, part.y + part.height});
           ASSERT_EQ(pixels_alone(decoder, rows, part), pixels(whole, part)) << kind.name;
           ASSERT_TRUE(fast.open(file, "x"));
-          ASSERT_TRUE(fast.read("x", {part}, kSize, {}, expected.data()));
+          ASSERT_TRUE(fast.read("x", {part}, kSize, expected.data()));
           jpeg.open(rows.bytes, width, height, "x");
           ASSERT_TRUE(fast.open(jpeg, "x"));
-          ASSERT_TRUE(fast.read("x", {part}, kSize, {}, out.data()));
+          ASSERT_TRUE(fast.read("x", {part}, kSize, out.data()));
           ASSERT_EQ(out, expected) << kind.name << " " << width << "x" << height;
         }
       }
@@ -197,9 +197,9 @@ TEST(SegmentedJpeg, OnlyTheSegmentsOfThePartAreDecoded) {
   FastDecoder fast;
   std::vector<std::byte> expected(16 * 16 * 3), out(expected.size());
   ASSERT_TRUE(fast.open(file, "x"));
-  ASSERT_TRUE(fast.read("x", {part}, 16, {}, expected.data()));
+  ASSERT_TRUE(fast.read("x", {part}, 16, expected.data()));
   ASSERT_TRUE(fast.open(jpeg, "x"));
-  ASSERT_TRUE(fast.read("x", {part}, 16, {}, out.data()));
+  ASSERT_TRUE(fast.read("x", {part}, 16, out.data()));
   EXPECT_EQ(out, expected);
 }
 
@@ -328,7 +328,7 @@ TEST_F(ForgedSegments, DamagedBytesNeverCrash) {
     try {
       jpeg.open(forged.bytes, forged.width, forged.height, "x");
       ++opened;
-      if (fast.open(jpeg, "x")) fast.read("x", {part}, 24, {}, out.data());
+      if (fast.open(jpeg, "x")) fast.read("x", {part}, 24, out.data());
     } catch (const Error& error) {
       ASSERT_EQ(error.kind(), ErrorKind::kData);
     }

@@ -88,7 +88,7 @@ PackedSample pack_sample(FastDecoder& decoder, const Source& source,
     decoder.open(source, "x");
   }
   EXPECT_TRUE(
-      decoder.read("x", transform, size, {}, reinterpret_cast<std::byte*>(sample.expected.data())));
+      decoder.read("x", transform, size, reinterpret_cast<std::byte*>(sample.expected.data())));
   return sample;
 }
 

@@ -1,7 +1,7 @@
 #include "data/sample_reader.h"
 
+#include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "base/spans.h"
 #include "data/read_sample.h"
@@ -12,15 +12,9 @@
 namespace saturate {
 namespace {
 
-constexpr PixelFormat kLevels;
-
 // Writes one level to each of `pixels` pixels.
-void fill_pixels(const PixelFormat& format, const std::array<uint8_t, 3>& level, size_t pixels,
-                 std::byte* out) {
-  std::byte one[3 * sizeof(float)];
-  const size_t bytes = 3 * bytes_of(format.type);
-  convert_pixels(format, level, one);
-  for (size_t i = 0; i < pixels; ++i, out += bytes) std::memcpy(out, one, bytes);
+void fill_pixels(const std::array<uint8_t, 3>& level, size_t pixels, uint8_t* out) {
+  for (size_t i = 0; i < pixels; ++i, out += 3) std::ranges::copy(level, out);
 }
 
 }  // namespace
@@ -32,10 +26,9 @@ SampleReader::SampleReader(const Dataset& dataset, const LoaderOptions& options,
       rows_(rows),
       all_epochs_(augment),
       augment_(options.train ? augment.of_epoch(0) : augment),
-      planar_(options.output == BatchOutput::kPlanar),
       format_{options.pixel_type(), make_normalize(augment)},
       fast_(Decoder::kDefaultMaxPixels, fast_kernels(), index),
-      scratch_(size_t(augment.size.height) * size_t(augment.size.width) * 3),
+      levels_(size_t(augment.size.height) * size_t(augment.size.width) * 3),
       volumes_(dataset.tensors(), options, augment) {}
 
 void SampleReader::begin(uint32_t epoch) {
@@ -54,9 +47,17 @@ void SampleReader::read(uint32_t epoch, BatchSample& sample, std::byte* out) {
   if (options_.train) effects = draw_effects(augment_, {options_.seed, epoch, sample.index});
   if (options_.masks) drawn_effects_ = effects;
   if (options_.output == BatchOutput::kPlaces) return locate(epoch, sample);
-  auto* const levels = reinterpret_cast<std::byte*>(scratch_.data());
-  sample.label = read_augmented(epoch, sample.index, applied, planar_ ? levels : out);
-  if (planar_) convert_to_planes(format_, std::span(scratch_).first(values()), out);
+  const bool in_place = format_.type == PixelType::kUint8;
+  uint8_t* const levels = in_place ? reinterpret_cast<uint8_t*>(out) : levels_.data();
+  sample.label = read_pixels(epoch, sample.index, levels);
+  if (applied.count > 0) {
+    const Span span("effects");
+    apply_effects(applied, augment_.size, effects_, levels);
+  }
+  if (in_place) return;
+  const std::span all(levels_.data(), values());
+  options_.output == BatchOutput::kPlanar ? convert_to_planes(format_, all, out)
+                                          : convert_pixels(format_, all, out);
 }
 
 void SampleReader::read(uint32_t epoch, BatchSample& sample, BatchRoom& room) {
@@ -66,10 +67,10 @@ void SampleReader::read(uint32_t epoch, BatchSample& sample, BatchRoom& room) {
   sample.stored = stored_.value();
 }
 
-std::byte* SampleReader::place_of_pixels(std::byte* out) {
+uint8_t* SampleReader::place_of_pixels(uint8_t* out) {
   if (!room_) return out;
   if (!stored_) stored_ = room_->take_pixels();
-  return room_->address(*stored_);
+  return reinterpret_cast<uint8_t*>(room_->address(*stored_));
 }
 
 void SampleReader::read_tensors(uint32_t epoch, BatchSample& sample, const SequenceExtent& extent,
@@ -105,19 +106,6 @@ void SampleReader::fail_broken(uint32_t index) {
        sample_.name, "Run again");
 }
 
-int64_t SampleReader::read_augmented(uint32_t epoch, uint32_t index, const EffectList& effects,
-                                     std::byte* out) {
-  const PixelFormat& format = planar_ ? kLevels : format_;
-  if (effects.count == 0) return read_pixels(epoch, index, format, out);
-  const bool in_place = format.type == PixelType::kUint8;
-  uint8_t* pixels = in_place ? reinterpret_cast<uint8_t*>(out) : scratch_.data();
-  const int64_t label = read_pixels(epoch, index, {}, reinterpret_cast<std::byte*>(pixels));
-  const Span span("effects");
-  apply_effects(effects, augment_.size, effects_, pixels);
-  if (!in_place) convert_pixels(format_, std::span(scratch_).first(values()), out);
-  return label;
-}
-
 SampleTransform SampleReader::transform(uint32_t epoch, uint32_t index, int width, int height) {
   width_ = width;
   height_ = height;
@@ -134,23 +122,21 @@ void SampleReader::read_mask(uint8_t* out) {
                  kIgnoredClass, out);
 }
 
-int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format,
-                                  std::byte* out) {
+int64_t SampleReader::read_pixels(uint32_t epoch, uint32_t index, uint8_t* out) {
   sample_.name.clear();
   name_ = &sample_.name;
   kept_mask_ = nullptr;
   if (const DecodedSample* kept = decoded_sample(dataset_, index)) {
     name_ = &kept->name;
     kept_mask_ = &kept->mask;
-    write(kept->image, transform(epoch, index, kept->image.width, kept->image.height), format, out);
+    write(kept->image, transform(epoch, index, kept->image.width, kept->image.height), out);
     return kept->label;
   }
-  read_undamaged(dataset_, index, 1, [&] { read_encoded(epoch, index, format, out); });
+  read_undamaged(dataset_, index, 1, [&] { read_encoded(epoch, index, out); });
   return sample_.label;
 }
 
-void SampleReader::read_encoded(uint32_t epoch, uint32_t index, const PixelFormat& format,
-                                std::byte* out) {
+void SampleReader::read_encoded(uint32_t epoch, uint32_t index, uint8_t* out) {
   {
     const Span span("read");
     read_sample_once(dataset_, index, sample_, rows_ ? rows_->of(index) : ImageRows());
@@ -159,11 +145,10 @@ void SampleReader::read_encoded(uint32_t epoch, uint32_t index, const PixelForma
   // A shifted image is resized before it is cut, which only the exact path does.
   const bool fast = options_.decode == DecodeMode::kFast && augment_.crop != CropKind::kPad &&
                     sample_.encoding != SampleEncoding::kRaw;
-  if (!fast || !read_fast(epoch, index, format, out)) read_exact(epoch, index, format, out);
+  if (!fast || !read_fast(epoch, index, out)) read_exact(epoch, index, out);
 }
 
-bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const PixelFormat& format,
-                             std::byte* out) {
+bool SampleReader::read_fast(uint32_t epoch, uint32_t index, uint8_t* out) {
   const bool segmented = sample_.encoding == SampleEncoding::kSegmented;
   if (segmented) segmented_.open(sample_.bytes, sample_.width, sample_.height, sample_.name);
   const auto packed = room_ && segmented ? pack_segments(epoch, index) : std::nullopt;
@@ -174,8 +159,8 @@ bool SampleReader::read_fast(uint32_t epoch, uint32_t index, const PixelFormat& 
   const SampleTransform drawn = transform(epoch, index, info->width, info->height);
   if (room_ && !packed && pack(drawn)) return true;
   out = place_of_pixels(out);
-  if (drawn.fitted.width > 0) fill_pixels(format, mean_levels(augment_), values() / 3, out);
-  return fast_.read(sample_.name, drawn, augment_.size, format, out);
+  if (drawn.fitted.width > 0) fill_pixels(mean_levels(augment_), values() / 3, out);
+  return fast_.read(sample_.name, drawn, augment_.size, reinterpret_cast<std::byte*>(out));
 }
 
 std::optional<bool> SampleReader::pack_segments(uint32_t epoch, uint32_t index) {
@@ -194,27 +179,21 @@ bool SampleReader::pack(const SampleTransform& transform) {
   return true;
 }
 
-void SampleReader::read_exact(uint32_t epoch, uint32_t index, const PixelFormat& format,
-                              std::byte* out) {
+void SampleReader::read_exact(uint32_t epoch, uint32_t index, uint8_t* out) {
   if (sample_.encoding == SampleEncoding::kSegmented) {
     SampleTransform drawn = transform(epoch, index, sample_.width, sample_.height);
     const Box held = decoder_.decode_segmented(sample_.bytes, sample_.width, sample_.height,
                                                drawn.crop, sample_.name, image_);
     drawn.crop.x -= held.x;
     drawn.crop.y -= held.y;
-    return write(image_, drawn, format, out);
+    return write(image_, drawn, out);
   }
   decode_sample(decoder_, sample_, image_);
-  write(image_, transform(epoch, index, image_.width, image_.height), format, out);
+  write(image_, transform(epoch, index, image_.width, image_.height), out);
 }
 
-void SampleReader::write(const Image& image, const SampleTransform& transform,
-                         const PixelFormat& format, std::byte* out) {
-  const bool in_place = format.type == PixelType::kUint8;
-  if (in_place) out = place_of_pixels(out);
-  uint8_t* pixels = in_place ? reinterpret_cast<uint8_t*>(out) : scratch_.data();
-  apply_transform(augment_, transform, image, resizer_, pixels);
-  if (!in_place) convert_pixels(format, std::span(scratch_).first(values()), out);
+void SampleReader::write(const Image& image, const SampleTransform& transform, uint8_t* out) {
+  apply_transform(augment_, transform, image, resizer_, place_of_pixels(out));
 }
 
 }  // namespace saturate

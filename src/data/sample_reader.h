@@ -58,23 +58,20 @@ class SampleReader {
   void locate(uint32_t epoch, BatchSample& sample);
   // Fails with what is wrong with a sample that is not held.
   [[noreturn]] void fail_broken(uint32_t index);
-  // The label and pixels, always as [height, width, 3], after `effects`.
-  int64_t read_augmented(uint32_t epoch, uint32_t index, const EffectList& effects, std::byte* out);
-  // Reads, crops, resizes, shifts and flips into `out`. Returns the label.
-  int64_t read_pixels(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
-  void read_encoded(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
+  // Reads, crops, resizes, shifts and flips into `out`: [height, width, 3]. Returns the label.
+  int64_t read_pixels(uint32_t epoch, uint32_t index, uint8_t* out);
+  void read_encoded(uint32_t epoch, uint32_t index, uint8_t* out);
   // Both write sample_ to `out`, or to a place that they take. False if only the exact path can.
-  bool read_fast(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
+  bool read_fast(uint32_t epoch, uint32_t index, uint8_t* out);
   // The same as pack(), for segmented_, which fast_ has not opened; empty if only open() can tell.
   std::optional<bool> pack_segments(uint32_t epoch, uint32_t index);
   // Packs the JPEG that fast_ has open into room_; false if it cannot be packed, has no room, or
   // the sample has a place already.
   bool pack(const SampleTransform& transform);
   // Where the pixels go: `out`, or with room_ a place in that.
-  std::byte* place_of_pixels(std::byte* out);
-  void read_exact(uint32_t epoch, uint32_t index, const PixelFormat& format, std::byte* out);
-  void write(const Image& image, const SampleTransform& transform, const PixelFormat& format,
-             std::byte* out);
+  uint8_t* place_of_pixels(uint8_t* out);
+  void read_exact(uint32_t epoch, uint32_t index, uint8_t* out);
+  void write(const Image& image, const SampleTransform& transform, uint8_t* out);
 
   const Dataset& dataset_;
   const LoaderOptions& options_;
@@ -82,8 +79,7 @@ class SampleReader {
   const AugmentOptions& all_epochs_;
   AugmentOptions augment_;  // of the last sample's epoch
   uint32_t epoch_ = 0;
-  const bool planar_;  // the batch is
-  const PixelFormat format_;
+  const PixelFormat format_;  // of the batch
   FastDecoder fast_;
   SegmentedJpeg segmented_;
   Decoder decoder_;
@@ -101,7 +97,7 @@ class SampleReader {
   const ClassMap* kept_mask_ = nullptr;
   ClassMap mask_;
   EffectScratch effects_;
-  std::vector<uint8_t> scratch_;  // [height, width, 3], except for kUint8
+  std::vector<uint8_t> levels_;  // [height, width, 3], before they become format_'s
   VolumeFields volumes_;
 };
 

@@ -178,33 +178,33 @@ FastDecoder::Points FastDecoder::find_points(std::span<const std::byte> bytes,
 }
 
 bool FastDecoder::read(const std::string& where, const SampleTransform& transform,
-                       const ImageSize& whole, const PixelFormat& format, std::byte* out) {
+                       const ImageSize& whole, std::byte* out) {
   const CodecSession session(jpeg_);
   const Box filled = transform.filled(whole);
   const ImageSize size(filled.height, filled.width);
-  const size_t pixel = 3 * bytes_of(format.type), pitch = size_t(whole.width) * pixel;
+  const size_t pitch = size_t(whole.width) * 3;
   const int left = transform.flip ? whole.width - filled.x - filled.width : filled.x;
-  out += size_t(filled.y) * pitch + size_t(left) * pixel;
+  uint8_t* const pixels =
+      reinterpret_cast<uint8_t*>(out) + size_t(filled.y) * pitch + size_t(left) * 3;
   if (!index_ || segments_ || !jpeg_.has_points())
-    return read(where, transform, size, format, out, pitch, nullptr);
+    return read(where, transform, size, pixels, pitch, nullptr);
   index_->find(key(), points_);
   const size_t known = points_.point.size();
-  const bool ok = read(where, transform, size, format, out, pitch, &points_);
+  const bool ok = read(where, transform, size, pixels, pitch, &points_);
   if (ok && points_.point.size() > known) index_->keep(key(), points_);
   if (ok || known == 0) return ok;
   // They did not agree with the data: the next decoding finds them again.
   index_->remove(key());
   jpeg_.open(bytes_, where);
-  return read(where, transform, size, format, out, pitch, nullptr);
+  return read(where, transform, size, pixels, pitch, nullptr);
 }
 
 bool FastDecoder::read(const std::string& where, const SampleTransform& transform,
-                       const ImageSize& size, const PixelFormat& format, std::byte* out,
-                       size_t pitch, ScanPoints* points) {
+                       const ImageSize& size, uint8_t* out, size_t pitch, ScanPoints* points) {
   const std::optional<JpegPlanes> planes = jpeg_.begin_planes(
       where, transform.crop, choose_scale(transform.crop, size), segments_, points);
   if (!planes || !plan(*planes, transform, size)) return false;
-  if (!stream(where, *planes, size, format, out, pitch)) return false;
+  if (!stream(where, *planes, size, out, pitch)) return false;
   jpeg_.check_end(where);
   return true;
 }
@@ -236,7 +236,7 @@ void FastDecoder::resize_row(const JpegPlanes& planes, int c, int y) {
 }
 
 bool FastDecoder::stream(const std::string& where, const JpegPlanes& planes, const ImageSize& size,
-                         const PixelFormat& format, std::byte* out, size_t pitch) {
+                         uint8_t* out, size_t pitch) {
   const size_t row_values = size_t(size.width) * 3;
   int band = planes.first_band;
   for (int y = 0; y < size.height; ++y) {
@@ -245,7 +245,7 @@ bool FastDecoder::stream(const std::string& where, const JpegPlanes& planes, con
     for (int c = 0; c < planes.count; ++c) resize_row(planes, c, y);
     kernels_.ycc_to_rgb(channel_[0].data(), channel_[1].data(), channel_[2].data(), size.width,
                         rgb_.data());
-    convert_pixels(format, std::span(rgb_).first(row_values), out);
+    std::copy_n(rgb_.data(), row_values, out);
     out += pitch;
   }
   return true;

@@ -57,11 +57,11 @@ class FastDecoder {
   void pack(std::byte* out);
 
   // Decodes the open image: crops to `transform.crop`, resizes it, flips. Writes
-  // transform.filled(size) of `out` [size.height, size.width, 3] in `format`, and not the padding
-  // around it. False, and `out` unspecified, if Decoder has to decode it. REQUIRES: open() returned
-  // a value; no shift.
+  // transform.filled(size) of `out` [size.height, size.width, 3], and not the padding around it.
+  // False, and `out` unspecified, if Decoder has to decode it. REQUIRES: open() returned a value;
+  // no shift.
   bool read(const std::string& where, const SampleTransform& transform, const ImageSize& size,
-            const PixelFormat& format, std::byte* out);
+            std::byte* out);
 
  private:
   // The last rows of one plane: row r is in slot r % slots.
@@ -82,14 +82,14 @@ class FastDecoder {
   const ScanKey& key();
   // `size` from here on: of the resized crop. `pitch`: bytes from a row of `out` to the next.
   bool read(const std::string& where, const SampleTransform& transform, const ImageSize& size,
-            const PixelFormat& format, std::byte* out, size_t pitch, ScanPoints* points);
+            uint8_t* out, size_t pitch, ScanPoints* points);
   bool plan(const JpegPlanes& planes, const SampleTransform& transform, const ImageSize& size);
   bool plan_axes(const JpegPlanes& planes, const SampleTransform& transform, const ImageSize& size);
   bool plan_plane(const JpegPlanes::Plane& plane, const SampleTransform& transform,
                   const ImageSize& size, Resize& resize);
   void plan_rings(const JpegPlanes& planes, int height);
   bool stream(const std::string& where, const JpegPlanes& planes, const ImageSize& size,
-              const PixelFormat& format, std::byte* out, size_t pitch);
+              uint8_t* out, size_t pitch);
   bool read_band(const std::string& where, const JpegPlanes& planes, int band);
   void resize_row(const JpegPlanes& planes, int c, int y);
   Resize& resize_of(int c) { return resize_[c == 0 || !chroma_differs_ ? 0 : 1]; }

@@ -160,6 +160,12 @@ void store_rounded(float value, float* out) {
   *out = value;
 }
 
+// Whether to store past the caches, in which a batch of large images has no room until it is used.
+bool is_streamed(size_t pixels, const void* out, size_t alignment) {
+  constexpr size_t kLeast = 128 * 128;
+  return pixels >= kLeast && reinterpret_cast<uintptr_t>(out) % alignment == 0;
+}
+
 template <class Out>
 void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, Out* out) {
   const hn::ScalableTag<float> floats;
@@ -177,9 +183,11 @@ void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, O
              scale2 = hn::LoadU(floats, scale + 2 * kLanes);
   const auto shift0 = hn::LoadU(floats, shift), shift1 = hn::LoadU(floats, shift + kLanes),
              shift2 = hn::LoadU(floats, shift + 2 * kLanes);
+  const bool streams = is_streamed(n / 3, out, sizeof(Out[kLanes]));
   const auto store = [&](size_t at, auto a, auto b) {
     const auto value = hn::ConvertTo(floats, hn::PromoteTo(integers, hn::LoadU(bytes, in + at)));
-    hn::StoreU(rounded(outs, hn::Add(hn::Mul(value, a), b)), outs, out + at);
+    const auto found = rounded(outs, hn::Add(hn::Mul(value, a), b));
+    streams ? hn::Stream(found, outs, out + at) : hn::StoreU(found, outs, out + at);
   };
   size_t at = 0;
   for (; at + 3 * kLanes <= n; at += 3 * kLanes) {
@@ -187,12 +195,11 @@ void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, O
     store(at + kLanes, scale1, shift1);
     store(at + 2 * kLanes, scale2, shift2);
   }
+  if (streams) hwy::FlushStream();
   for (; at < n; ++at)
     store_rounded(normalize_value(in[at], normalize.scale[at % 3], normalize.shift[at % 3]),
                   out + at);
 }
-
-constexpr size_t kStreamedPixels = 128 * 128;
 
 template <class Out>
 void normalize_planes(const Normalize& normalize, const uint8_t* in, size_t pixels, Out* out) {
@@ -201,10 +208,8 @@ void normalize_planes(const Normalize& normalize, const uint8_t* in, size_t pixe
   const hn::Rebind<uint8_t, decltype(floats)> bytes;
   const hn::Rebind<Out, decltype(floats)> outs;
   constexpr size_t kLanes = hn::MaxLanes(floats);
-  // Past the caches, in which a batch of large images has no room until it is used.
-  const bool streams =
-      pixels >= kStreamedPixels &&
-      (reinterpret_cast<uintptr_t>(out) | pixels * sizeof(Out)) % sizeof(Out[kLanes]) == 0;
+  const bool streams = pixels * sizeof(Out) % sizeof(Out[kLanes]) == 0 &&
+                       is_streamed(pixels, out, sizeof(Out[kLanes]));
   const auto store = [&](auto levels, size_t c, size_t at) {
     const auto value = hn::ConvertTo(floats, hn::PromoteTo(integers, levels));
     const auto scale = hn::Set(floats, normalize.scale[c]),

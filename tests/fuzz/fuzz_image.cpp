@@ -48,7 +48,7 @@ std::vector<std::byte> fast_pixels(FastDecoder& decoder, std::span<const std::by
   const auto info = decoder.open(bytes, "input");
   std::vector<std::byte> out(kSide * kSide * 3);
   if (!info || int64_t{info->width} * info->height > kMaxPixels ||
-      !decoder.read("input", choose_transform(*info, choice), kSide, {}, out.data()))
+      !decoder.read("input", choose_transform(*info, choice), kSide, out.data()))
     out.clear();
   return out;
 }

@@ -36,7 +36,7 @@ struct Case {
 std::vector<std::byte> decode(FastDecoder& decoder, const Case& given, size_t crop) {
   std::vector<std::byte> out(kIndexSide * kIndexSide * 3);
   if (!decoder.open(given.file, "input") ||
-      !decoder.read("input", kIndexCrops[crop], kIndexSide, {}, out.data()))
+      !decoder.read("input", kIndexCrops[crop], kIndexSide, out.data()))
     throw std::logic_error("a sound JPEG is not decoded");
   return out;
 }
