@@ -16,7 +16,8 @@ namespace saturate {
                       declare(multi_cleanup)
 
 struct CurlLibrary {
-#define SATURATE_CURL_MEMBER(name) decltype(&::curl_##name) name;
+#define SATURATE_CURL_MEMBER(name) \
+  decltype(&::curl_##name) name; /* NOLINT(bugprone-macro-parentheses) */
   SATURATE_CURL_FUNCTIONS(SATURATE_CURL_MEMBER)
 #undef SATURATE_CURL_MEMBER
   // It is the wheel's (tools/lean_curl.py), which knows no certificate authorities.
