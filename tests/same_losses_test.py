@@ -16,7 +16,8 @@ import sys
 import tempfile
 
 RECIPE = pathlib.Path(__file__).resolve().parent.parent / "recipes/demo.toml"
-SETTINGS = ["train.threads=1", "precision.mode=fp32", "train.epochs=0.5", "schedule.warmup_epochs=0.1", "watch.every=1"]
+SETTINGS = ["train.device=cpu", "train.threads=1", "precision.mode=fp32", "train.epochs=0.5", "schedule.warmup_epochs=0.1",
+            "watch.every=1"]
 LIMIT = 1e-4  # relative; training amplifies the difference of one rounding, 6e-8
 
 

@@ -25,3 +25,6 @@ make --no-print-directory build PRESET=gpu-host TARGETS="saturate_command satura
 missing=$(LD_LIBRARY_PATH=$build/tests/fake_cuda/stubs ldd "$build/saturate" | awk '/not found/ { print $1 }' | sort -u)
 [ -z "$missing" ] || skip "this CUDA toolkit has no" $missing
 on_fake "$build/tests/fake_cuda/saturate_gpu_host_tests" --gtest_brief=1 "$@"
+# On the CPU: this build's LibTorch is the oldest, and build/saturate's the newest.
+[ $# -gt 0 ] || [ ! -x build/saturate ] ||
+  LD_LIBRARY_PATH=$build/tests/fake_cuda/stubs tests/same_losses_test.py build/saturate "$build/saturate" | tail -n 1
