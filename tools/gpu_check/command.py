@@ -21,7 +21,7 @@ A part that reaches its limit (--minutes) lists what it did not run.
 Both files are rewritten after every row. Rows already in --out, of the same GPU and commit, stay until they are
 measured again; --resume skips what is done. --merge joins the files of several calls.
 
---stage collects what a machine with a GPU needs in one folder of less than 80 MiB: programs built with nvcc on this
+--stage collects what a machine with a GPU needs in one folder of less than 96 MiB: programs built with nvcc on this
 machine, which need not have a GPU; the libraries that a bare Ubuntu 24.04 lacks; recipes, peers, and CIFAR-10 as xz.
 The command and the Python package are those of wheels, as users install them, which it builds (make wheels); with
 --built, the command is the built one.

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zipfile
 
-LIMIT = 80 << 20  # bytes, for the whole folder; tar and xz halve it
+LIMIT = 96 << 20  # bytes, for the whole folder; tar and xz halve it
 FILES = ["recipes", "ladders", "tools/gpu-check", "tools/gpu_check", "tools/peers", "tools/model_twins.py",
          "tools/tensor_twins.py",
          "tools/compile_step.py", "tests/goldens/image/inputs", "bench/python_faults.py", "bench/planted_faults.py",
