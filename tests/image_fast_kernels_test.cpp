@@ -129,7 +129,7 @@ TEST_P(EveryKernel, NormalizesLikePlain) {
   }
 }
 
-// Large aligned images are stored past the caches.
+// Large aligned images are written with non-temporal stores.
 TEST_P(EveryKernel, NormalizesLargeImagesLikePlain) {
   const Normalize normalize = make_normalize(AugmentOptions());
   for (const size_t pixels : {128u * 128u, 128u * 128u + 5u}) {

@@ -39,8 +39,8 @@ def text_of(package):
 
 
 def add(wheel, packages, texts, expression):
-    """`packages`: those whose headers or files were compiled in; `texts`: licences of other libraries. Debian's are found
-    in the wheel. `expression`: SPDX's, of the wheel with them."""
+    """`packages`: those whose headers or files were compiled in; `texts`: licences of libraries that are not Debian's,
+    which are found in the wheel. `expression`: SPDX's, of the wheel with them."""
     with tempfile.TemporaryDirectory() as scratch:
         subprocess.run([sys.executable, "-m", "wheel", "unpack", "-d", scratch, wheel], check=True,
                        stdout=subprocess.DEVNULL)

@@ -1,7 +1,7 @@
 """Builds a libcurl of HTTP and TLS only, for wheels: the system's is linked with some thirty libraries.
 
-The program loads it where the system has no libcurl 7.85 or later (src/store/curl_library.cpp). The
-source is the one that Debian 13 builds from, with a fixed checksum; OpenSSL and nghttp2 are the system's, and travel in the wheel.
+The program loads it where the system has no libcurl 7.85 or later (src/store/curl_library.cpp). The source is the one
+that Debian 13 builds from, with a fixed checksum. OpenSSL and nghttp2 are the system's, and travel in the wheel.
 """
 
 import hashlib
@@ -20,13 +20,15 @@ SHA256 = "6766ada7101d292b42b8b15681120acd68effa4a9660935853cf6d61f0d984d4"
 OFF = ["BUILD_CURL_EXE", "BUILD_LIBCURL_DOCS", "BUILD_MISC_DOCS", "BUILD_TESTING", "CURL_BROTLI", "CURL_CA_FALLBACK",
        "CURL_USE_LIBPSL", "CURL_USE_LIBSSH2", "CURL_ZLIB", "CURL_ZSTD", "ENABLE_CURL_MANUAL", "USE_LIBIDN2"]
 ON = ["BUILD_SHARED_LIBS", "CURL_DISABLE_ALTSVC", "CURL_DISABLE_HSTS", "CURL_USE_OPENSSL", "HTTP_ONLY", "USE_NGHTTP2"]
-SET = {"CMAKE_BUILD_TYPE": "Release", "CURL_CA_BUNDLE": "none", "CURL_CA_PATH": "none", "CMAKE_SHARED_LINKER_FLAGS": "-s"}
+SET = {"CMAKE_BUILD_TYPE": "Release", "CURL_CA_BUNDLE": "none", "CURL_CA_PATH": "none",
+       "CMAKE_SHARED_LINKER_FLAGS": "-s"}
 
 
 def run(*command):
-    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          errors="replace", check=False)
     if done.returncode:
-        sys.exit(f"wheels: libcurl {VERSION} could not be built:\n{done.stdout.decode(errors='replace')[-3000:]}")
+        sys.exit(f"wheels: libcurl {VERSION} could not be built:\n{done.stdout[-3000:]}")
 
 
 def fetch(archive):

@@ -29,11 +29,12 @@ DIST = ROOT / "dist"
 PLATFORM = "manylinux_2_35_x86_64"
 TAG = f"py3-none-{PLATFORM}"
 # Where the libraries are, relative to saturate_train/bin.
-RUNPATH = ":".join(["$ORIGIN", "$ORIGIN/../../torch/lib", "$ORIGIN/../../nvidia/cu13/lib", "$ORIGIN/../../nvidia/nccl/lib"])
+RUNPATH = ":".join(["$ORIGIN", *(f"$ORIGIN/../../{place}/lib" for place in ("torch", "nvidia/cu13", "nvidia/nccl"))])
 TORCH_LIBRARIES = ["libtorch*", "libc10*", "libcudart*", "libcupti*", "libnccl*", "libgomp*"]
 # Debian packages whose headers or files are compiled in.
 IN_LOADER = ["libtomlplusplus-dev", "nlohmann-json3-dev"]
-SPDX_LOADER = "Apache-2.0 AND BSD-2-Clause AND BSD-3-Clause AND IJG AND MIT AND OLDAP-2.8 AND Zlib AND curl AND libpng-2.0"
+SPDX_LOADER = " AND ".join(["Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "IJG", "MIT", "OLDAP-2.8", "Zlib", "curl",
+                            "libpng-2.0"])
 SPDX_COMMAND = SPDX_LOADER
 # Output of `saturate completion`, and where pip puts it in the environment.
 PAGES = {"man": "man/man1/saturate.1", "bash": "bash-completion/completions/saturate",

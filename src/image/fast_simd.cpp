@@ -160,18 +160,28 @@ void store_rounded(float value, float* out) {
   *out = value;
 }
 
-// Whether to store past the caches, in which a batch of large images has no room until it is used.
+// Whether to use non-temporal stores: a batch of large images does not stay in the caches until it
+// is used.
 bool is_streamed(size_t pixels, const void* out, size_t alignment) {
   constexpr size_t kLeast = 128 * 128;
   return pixels >= kLeast && reinterpret_cast<uintptr_t>(out) % alignment == 0;
 }
 
+// Levels, normalised and stored at `out`.
+template <class L, class V, class Out>
+void store_normalized(L levels, V scale, V shift, bool streams, Out* out) {
+  const hn::ScalableTag<float> floats;
+  const hn::Rebind<int32_t, decltype(floats)> integers;
+  const hn::Rebind<Out, decltype(floats)> outs;
+  const auto value = hn::ConvertTo(floats, hn::PromoteTo(integers, levels));
+  const auto found = rounded(outs, hn::Add(hn::Mul(value, scale), shift));
+  streams ? hn::Stream(found, outs, out) : hn::StoreU(found, outs, out);
+}
+
 template <class Out>
 void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, Out* out) {
   const hn::ScalableTag<float> floats;
-  const hn::Rebind<int32_t, decltype(floats)> integers;
   const hn::Rebind<uint8_t, decltype(floats)> bytes;
-  const hn::Rebind<Out, decltype(floats)> outs;
   constexpr size_t kLanes = hn::MaxLanes(floats);
   // Three vectors hold a whole number of pixels.
   float scale[3 * kLanes], shift[3 * kLanes];
@@ -185,9 +195,7 @@ void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, O
              shift2 = hn::LoadU(floats, shift + 2 * kLanes);
   const bool streams = is_streamed(n / 3, out, sizeof(Out[kLanes]));
   const auto store = [&](size_t at, auto a, auto b) {
-    const auto value = hn::ConvertTo(floats, hn::PromoteTo(integers, hn::LoadU(bytes, in + at)));
-    const auto found = rounded(outs, hn::Add(hn::Mul(value, a), b));
-    streams ? hn::Stream(found, outs, out + at) : hn::StoreU(found, outs, out + at);
+    store_normalized(hn::LoadU(bytes, in + at), a, b, streams, out + at);
   };
   size_t at = 0;
   for (; at + 3 * kLanes <= n; at += 3 * kLanes) {
@@ -204,19 +212,13 @@ void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, O
 template <class Out>
 void normalize_planes(const Normalize& normalize, const uint8_t* in, size_t pixels, Out* out) {
   const hn::ScalableTag<float> floats;
-  const hn::Rebind<int32_t, decltype(floats)> integers;
   const hn::Rebind<uint8_t, decltype(floats)> bytes;
-  const hn::Rebind<Out, decltype(floats)> outs;
   constexpr size_t kLanes = hn::MaxLanes(floats);
   const bool streams = pixels * sizeof(Out) % sizeof(Out[kLanes]) == 0 &&
                        is_streamed(pixels, out, sizeof(Out[kLanes]));
   const auto store = [&](auto levels, size_t c, size_t at) {
-    const auto value = hn::ConvertTo(floats, hn::PromoteTo(integers, levels));
-    const auto scale = hn::Set(floats, normalize.scale[c]),
-               shift = hn::Set(floats, normalize.shift[c]);
-    Out* const to = out + c * pixels + at;
-    const auto found = rounded(outs, hn::Add(hn::Mul(value, scale), shift));
-    streams ? hn::Stream(found, outs, to) : hn::StoreU(found, outs, to);
+    store_normalized(levels, hn::Set(floats, normalize.scale[c]),
+                     hn::Set(floats, normalize.shift[c]), streams, out + c * pixels + at);
   };
   size_t at = 0;
   for (; at + kLanes <= pixels; at += kLanes) {

@@ -51,7 +51,7 @@ void set_error(HttpReply& reply, CURLcode code, const std::string& text) {
   }
 }
 
-// The file of trusted certificate authorities; "": libcurl's own, which a wheel's has not.
+// The file of trusted certificate authorities; "": the system's libcurl knows its own.
 std::string find_authorities(Env& env) {
   for (const char* variable : {"AWS_CA_BUNDLE", "SSL_CERT_FILE"})
     if (std::string file = environment_value(variable); !file.empty()) return file;
