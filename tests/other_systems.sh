@@ -132,8 +132,8 @@ trap 'kill -KILL "$child"; exit 130' INT TERM HUP
 for system in "${@:2}"; do
   [ -f "$kept/$system.tar" ] || make_archive "$system"
   mkdir -p "$root"
-  chmod 755 "$root"
   tar -C "$root" -xf "$kept/$system.tar"
+  chmod 755 "$root"  # mktemp's folder is its owner's alone
   apart tests/other_systems.sh --within "$1" "$system" "$root"
   remove_root
 done
