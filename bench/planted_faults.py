@@ -40,7 +40,7 @@ LOOPS = [
          "        acc1, acc5 = utils.accuracy(output, target, topk=(1, 5))\n", "model",
          "    metric_logger = utils.MetricLogger(delimiter=\"  \")\n", "torchvision", is_own=False),
     Loop("timm", "timm/train.py",
-         ["--data-dir", "{data}", "--train-split", "train", "--val-split", "val", "--num-classes", "2", "--model",
+         ["--data-dir", "{data}", "--train-split", "train", "--val-split", "val", "--num-classes", "8", "--model",
           "resnet18", "--device", "cpu", "--batch-size", "32", "--workers", "1", "--img-size", "64", "--epochs", "1000",
           "--log-interval", "1000", "--no-prefetcher", "--val-interval", "1000", "--output", "{out}/output"],
          "        num_updates += 1\n", "trainable_module",

@@ -58,7 +58,7 @@ def measure_rate():
     runpy.run_path(script, run_name="__main__")
 
 
-def make_images(folder, per_class=160, classes=2, side=256):
+def make_images(folder, per_class=40, classes=8, side=256):
     """JPEG files of smooth noise, in one folder per class, below train and val."""
     if (folder / "complete").exists():
         return
@@ -66,7 +66,7 @@ def make_images(folder, per_class=160, classes=2, side=256):
     from PIL import Image
 
     random = numpy.random.default_rng(0)
-    for part, count in (("train", per_class), ("val", 32)):
+    for part, count in (("train", per_class), ("val", 8)):
         for label in range(classes):
             place = folder / part / str(label)
             place.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def row_of(loop, fault, scripts, work, options):
         row.update(unit="realised gain", median=median, min=low, max=high, n=options.rounds,
                    right=bool(first) and first["name"] in fault.accepted)
     else:
-        row.update(median=None, right=not causes)
+        row.update(median=None, right=not causes and answer.get("rate") is not None)
     row["load"] = os.getloadavg()[0]
     print(json.dumps(row), flush=True)
     return row

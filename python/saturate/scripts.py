@@ -20,6 +20,9 @@ from .session import Session
 from .turns import Arm, Turns
 
 
+NOT_COUNTING = ("saturate", "torch", "tqdm")  # modules that may ask for a loader's length, and go on after its end
+
+
 class Finished(BaseException):
     """Ends the script: no `except Exception` of its own stops it."""
 
@@ -29,6 +32,7 @@ class _Watched:
 
     def __init__(self, run: ScriptLoop, loader: Any, batches: Any) -> None:
         self._run, self._loader, self._batches = run, loader, batches
+        self._given = 0
 
     def __iter__(self) -> _Watched:
         return self
@@ -40,9 +44,14 @@ class _Watched:
         return getattr(self._batches, name)
 
     def __next__(self) -> Any:
-        if self._run.is_known(self._loader):
-            return self._run.next_batch()
-        return next(self._batches)
+        if not self._run.is_known(self._loader):
+            batch = next(self._batches)
+        elif self._run.is_over(self._given):
+            raise StopIteration
+        else:
+            batch = self._run.next_batch()
+        self._given += 1
+        return batch
 
 
 class ScriptLoop:
@@ -55,6 +64,7 @@ class ScriptLoop:
         self._batches: Optional[Iterator[Any]] = None
         self._counts: Dict[int, int] = {}     # batches of each loader
         self._loaders: List[Any] = []         # kept, so that an id stays its own
+        self._counting: List[Any] = []        # loaders whose length the script has asked for
         self._stack = contextlib.ExitStack()  # of the search
         self._thread = threading.get_ident()
 
@@ -80,7 +90,8 @@ class ScriptLoop:
             return batches if is_own or self.loader is not None else _Watched(self, loader, batches)
 
         with replaced(DataLoader, "__iter__", iterate), replaced(
-                DataLoader, "__init__", self._noting_line(DataLoader.__init__)), self._stack:
+                DataLoader, "__init__", self._noting_line(DataLoader.__init__)), replaced(
+                DataLoader, "__len__", self._noting_length(DataLoader.__len__)), self._stack:
             self._stack.enter_context(self.seen.active())
             try:
                 yield
@@ -99,6 +110,21 @@ class ScriptLoop:
                 loader._saturate_line = frame.f_lineno
 
         return initialise
+
+    def _noting_length(self, original: Callable[[Any], int]) -> Callable[[Any], int]:
+        @functools.wraps(original)
+        def length(loader: Any) -> int:
+            caller = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
+            if caller not in NOT_COUNTING and not any(each is loader for each in self._counting):
+                self._counting.append(loader)
+            return original(loader)
+
+        return length
+
+    def is_over(self, given: int) -> bool:
+        """Whether the loop's epoch ends after as many batches. If its script does not count, it goes on instead: what
+        comes between epochs may take long."""
+        return any(each is self.loader for each in self._counting) and given >= len(self.loader)
 
     def is_known(self, loader: Any) -> bool:
         """Called before each batch of a loader."""

@@ -137,37 +137,35 @@ class Turns:
         """Yields the batches of a turn, and returns its rates."""
         with change() as begin_step:
             yield from self._settle(arm, begin_step)
-            self._synchronize()
-            self._is_interrupted = False
-            begin, samples, steps = self.clock(), 0, 0
-            latest = begin + STRETCH * seconds
-            while steps < least or (self.clock() - begin < seconds and self.clock() < latest):
-                taken = self.clock()
-                batch = arm.next()
-                size = size_of(batch) or 1
-                if begin_step:
-                    begin_step()
-                yield batch
-                if not self._is_interrupted:
-                    samples, steps = samples + size, steps + 1
-                else:
-                    begin, self._is_interrupted = begin + self.clock() - taken, False
-            self._synchronize()
-            elapsed = max(self.clock() - begin, 1e-9)
-        return Pace(samples / elapsed, steps / elapsed)
+            latest = self.clock() + STRETCH * seconds
+            return (yield from self._measured(arm, begin_step, lambda steps, taken: steps < least or (
+                taken < seconds and self.clock() < latest)))
 
     def fixed(self, arm: Arm, change: Change, steps: int) -> Steps:
-        """A turn of one step to settle and as many others, neither more nor fewer."""
+        """A turn of one step to settle and as many others, neither more nor fewer, but for those interrupted."""
         with change():
             yield arm.next()
-            self._synchronize()
-            begin, samples = self.clock(), 0
-            for _ in range(steps):
-                batch = arm.next()
-                samples += size_of(batch) or 1
-                yield batch
-            self._synchronize()
-            elapsed = max(self.clock() - begin, 1e-9)
+            return (yield from self._measured(arm, None, lambda made, _: made < steps))
+
+    def _measured(self, arm: Arm, begin_step: Optional[Callable[[], None]],
+                  goes_on: Callable[[int, float], bool]) -> Steps:
+        """`goes_on`: from the steps that counted, and their seconds."""
+        self._synchronize()
+        self._is_interrupted = False
+        begin, samples, steps = self.clock(), 0, 0
+        while goes_on(steps, self.clock() - begin):
+            taken = self.clock()
+            batch = arm.next()
+            size = size_of(batch) or 1
+            if begin_step:
+                begin_step()
+            yield batch
+            if not self._is_interrupted:
+                samples, steps = samples + size, steps + 1
+            else:
+                begin, self._is_interrupted = begin + self.clock() - taken, False
+        self._synchronize()
+        elapsed = max(self.clock() - begin, 1e-9)
         return Pace(samples / elapsed, steps / elapsed)
 
     def _settle(self, arm: Arm, begin_step: Optional[Callable[[], None]]) -> Generator[Any, None, None]:

@@ -106,6 +106,15 @@ def test_a_script_runs_as_python_runs_it(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.split() == ["True", str(tmp_path / "train.py")]
 
 
+def test_a_script_that_counts_gets_epochs_of_their_length(script, tmp_path):
+    script.write_text(SCRIPT.replace("            if number == len(loader) - 1:\n                break\n",
+                                     "            rest = 1 // (len(loader) - number)\n"))
+    answer = tmp_path / "answer.json"
+    done = run("diagnose", "--seconds", 3, "--only", "set-to-none", "--json", answer, script, 1000)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(answer.read_text())["rate"] > 0
+
+
 def test_the_command_writes_json(script, tmp_path):
     result = run("diagnose", "--seconds", 2, "--only", "data-loading", "--json", tmp_path / "found.json", script, 1000)
     assert result.returncode == 0, result.stderr
