@@ -114,9 +114,7 @@ class BaselineScan {
   void read_blocks(Lane& a, Lane& b);
   void read_blocks_plain(Lane& a, Lane* b);
   void read_blocks_bmi2(Lane& a, Lane* b);
-  template <bool kTable>
   bool parse_blocks(Lane& lane, int mcus);
-  bool has_parse_tables() const;
   bool parse_plain(Lane& lane, int mcus);
   bool parse_bmi2(Lane& lane, int mcus);
 
@@ -124,7 +122,7 @@ class BaselineScan {
   std::vector<HuffmanTable> dc_, ac_;  // by table number
   Component component_[3];
   const HuffmanTable* dc_of_[3] = {};
-  HuffmanTable* ac_of_[3] = {};
+  const HuffmanTable* ac_of_[3] = {};
   int components_ = 0, blocks_ = 0;  // blocks: of an MCU
   std::array<Place, kMaxBlocks> places_{};
   Lane lane_[2];

@@ -66,6 +66,8 @@ struct BitReader {
   uint64_t since(const uint8_t* begin) const { return uint64_t(at - begin) * 8 - uint64_t(count); }
 };
 
+// Reads blocks: their values, or only where they end. Between refills of 56 bits several look-ups
+// take bits of their prefixes alone; a symbol that needs more refills for itself.
 struct BlockReader {
   BitReader bits;
   const HuffmanTable* ac = nullptr;
@@ -73,99 +75,83 @@ struct BlockReader {
   uint32_t k = 0;            // place of the next coefficient; at least 64 if the block is complete
   bool failed = false;       // there was no such code
 
-  // Value of an entry's first symbol that is not part of it, else 0. A value with first bit 0 is
-  // negative: then it is 2^size - 1 too large.
+  // Value of an entry's symbol. A value with first bit 0 is negative: then it is 2^size - 1 too
+  // large.
   [[gnu::always_inline]] static int extract(uint64_t next, const HuffmanEntry& entry) {
     const uint32_t size = entry.size();
-    const uint64_t from_value = next << (entry.bits() - size);
+    const uint64_t from_value = next << (entry.extract_bits() - size);
     const int64_t positive = static_cast<int64_t>(from_value) >> 63;
     return static_cast<int>(from_value >> 1 >> (63 - size)) +
            static_cast<int>(~positive & (1 - (int64_t{1} << size)));
-  }
-
-  // Codes that no entry contains.
-  [[gnu::noinline]] static HuffmanEntry find_long(BitReader& bits, const HuffmanTable& table) {
-    bits.refill();
-    return table.find(static_cast<uint32_t>(bits.next >> 48));
   }
 
   // Begins a block: returns its DC difference.
   [[gnu::always_inline]] uint32_t read_dc(const HuffmanTable& table) {
     bits.refill();
     HuffmanEntry entry = table.entries()[bits.next >> (64 - kDcLook)];
-    if (entry.bits() == 0) [[unlikely]] {
-      BitReader copy = bits;  // so that no address of `bits` leaves this function
-      entry = find_long(copy, table);
-      bits = copy;
-      failed = failed || entry.bits() == 0;
-    }
-    const int value = entry.value() + extract(bits.next, entry);
-    bits.skip(entry.bits());
     k = 1;
+    if (entry.is_whole()) {
+      bits.skip(entry);
+      return static_cast<uint32_t>(entry.value());
+    }
+    if (entry.word == 0) [[unlikely]] {
+      entry = table.find(static_cast<uint32_t>(bits.next >> 48));
+      failed = failed || entry.word == 0;
+    }
+    const int value = extract(bits.next, entry);
+    bits.skip(entry.extract_bits());
     return static_cast<uint32_t>(value);
   }
 
-  // Reads one or two symbols. REQUIRES: at most one call since refill() or read_dc().
+  // Reads the one symbol of an entry that is not whole.
   template <bool kStore>
-  [[gnu::always_inline]] void step() {
-    HuffmanEntry entry = ac->entries()[bits.next >> (64 - kAcLook)];
-    if (uint8_t(entry.word) == 0) [[unlikely]] {
-      BitReader copy = bits;
-      entry = find_long(copy, *ac);
-      bits = copy;
-      if (entry.bits() == 0) {
+  [[gnu::always_inline]] void read_long(HuffmanEntry entry) {
+    bits.refill();
+    if (entry.word == 0) {
+      entry = ac->find(static_cast<uint32_t>(bits.next >> 48));
+      if (entry.word == 0) {
         failed = true;
         k = DCTSIZE2;
         return;
       }
     }
+    k += entry.zeros();
+    if constexpr (kStore) block[kZigzag[k]] = static_cast<int16_t>(extract(bits.next, entry));
+    ++k;
+    bits.skip(entry.extract_bits());
+    bits.refill();
+  }
+
+  // Reads one or two symbols. REQUIRES: as many bits as a look-up takes.
+  template <bool kStore>
+  [[gnu::always_inline]] void step() {
+    const HuffmanEntry entry = ac->entries()[bits.next >> (64 - kAcLook)];
+    if (!entry.is_whole()) [[unlikely]]
+      return read_long<kStore>(entry);
     const uint32_t first = k + entry.zeros(), last = first + entry.more();
+    // The block is full after the first symbol: a second one belongs to the next block.
+    if (first - (DCTSIZE2 - 1) < HuffmanEntry::kEndOfBlock - (DCTSIZE2 - 1) && first != last)
+        [[unlikely]]
+      return read_long<kStore>({});
     if constexpr (kStore) {
-      const int extracted = extract(bits.next, entry);
-      block[kZigzag[first]] = static_cast<int16_t>(entry.value() + extracted);
-      block[kZigzag[last]] = static_cast<int16_t>(entry.second() + extracted);
+      block[kZigzag[first]] = static_cast<int16_t>(entry.value());
+      block[kZigzag[last]] = static_cast<int16_t>(entry.second());
     }
     k = last + 1;
-    if (k >= DCTSIZE2 && first >= DCTSIZE2 - 1 && first != last) [[unlikely]] {
-      // The first symbol ended the block: the second belongs to the next one.
-      if constexpr (kStore) block[kZigzag[first]] = static_cast<int16_t>(entry.value());
-      const HuffmanEntry alone = ac->find(static_cast<uint32_t>(bits.next >> 48));
-      bits.skip(alone.bits());
-      return;
-    }
     bits.skip(entry);
   }
 
-  // Reads on and stores coefficients; true when the block is complete.
+  // Reads on; true when the block is complete.
+  template <bool kStore>
   [[gnu::always_inline]] bool turn() {
-    step<true>();
-    if (k >= DCTSIZE2) return true;
+    constexpr int kSteps = 4;  // whose look-ups fit into a refill
+    static_assert(kSteps * kAcLook <= 56);
     bits.refill();
-    step<true>();
-    return k >= DCTSIZE2;
-  }
-
-  // Reads several symbols without their values. REQUIRES as step(); `entries`: those of `ac`.
-  [[gnu::always_inline]] void parse_step(const uint16_t* entries) {
-    const uint64_t entry = entries[bits.next >> (64 - HuffmanTable::kParseLook)];
-    const uint32_t after = k + uint32_t(entry >> 6);
-    // The block must end with the entry, or after it.
-    const bool ends = after - (HuffmanTable::kParseEnd + 1) < DCTSIZE2 - 1;
-    if (entry == 0 || (after >= DCTSIZE2 && !ends)) [[unlikely]]
-      return step<false>();
-    k = after;
-    bits.next <<= entry & 63;
-    bits.count -= int(entry & 63);
-  }
-
-  // The same as turn(). Without kTable `entries` are not used.
-  template <bool kTable>
-  [[gnu::always_inline]] bool parse_turn(const uint16_t* entries) {
-    kTable ? parse_step(entries) : step<false>();
-    if (k >= DCTSIZE2) return true;
-    bits.refill();
-    kTable ? parse_step(entries) : step<false>();
-    return k >= DCTSIZE2;
+    for (int i = 0; i < kSteps; ++i) {
+      step<kStore>();
+      if (k >= DCTSIZE2) return true;
+    }
+    return false;
   }
 };
 

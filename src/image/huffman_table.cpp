@@ -3,20 +3,13 @@
 #include <algorithm>
 
 namespace saturate {
-namespace {
-
-// Bits of a code and its value that one look-up may take, so that two fit between refills; what is
-// longer is found by find(), after a refill.
-constexpr uint32_t kMostBits = 25;
-
-}  // namespace
 
 HuffmanEntry HuffmanTable::entry_of(int symbol, uint32_t length) const {
   const auto size = uint32_t(symbol & 15), run = uint32_t(symbol) >> 4;
-  if (is_dc_) return HuffmanEntry::of(length + size, size, 0, 0);
+  if (is_dc_) return HuffmanEntry::to_extract(length + size, size, 0);
   // A run without a value ends the block, as libjpeg interprets it, unless it is of 15.
-  if (size == 0 && run != 15) return HuffmanEntry::of(length, 0, HuffmanEntry::kEndOfBlock, 0);
-  return HuffmanEntry::of(length + size, size, run, 0);
+  if (size == 0 && run != 15) return HuffmanEntry::to_extract(length, 0, HuffmanEntry::kEndOfBlock);
+  return HuffmanEntry::to_extract(length + size, size, run);
 }
 
 // Fills `single` by prefix. False if the codes do not fit their lengths.
@@ -31,7 +24,7 @@ bool HuffmanTable::assign_codes(Entries& single) {
       const int symbol = huffval_[size_t(index)];
       if (is_dc_ && symbol > 15) return false;
       const HuffmanEntry entry = entry_of(symbol, uint32_t(length));
-      if (length > look_ || entry.bits() > kMostBits) continue;
+      if (length > look_) continue;
       const size_t first = size_t(code) << (look_ - length);
       std::fill_n(single.begin() + ptrdiff_t(first), size_t(1) << (look_ - length), entry);
     }
@@ -47,19 +40,17 @@ void HuffmanTable::pair_symbols(Entries& single) {
   for (size_t i = 0; i < count; ++i) {
     const HuffmanEntry entry = single[i];
     const uint32_t bits = entry.bits(), size = entry.size();
-    if (size == 0 || bits > uint32_t(look_)) continue;
+    if (bits == 0 || bits > uint32_t(look_)) continue;
     const int raw = int(i >> (uint32_t(look_) - bits)) & ((1 << size) - 1);
-    const int value = raw >> (size - 1) != 0 ? raw : raw - (1 << size) + 1;
-    single[i] = HuffmanEntry::of(bits, 0, entry.zeros(), value);
+    const int value = size == 0 || raw >> (size - 1) != 0 ? raw : raw - (1 << size) + 1;
+    single[i] = HuffmanEntry::of(bits, entry.zeros(), value);
   }
   for (size_t i = 0; i < count; ++i) {
     const HuffmanEntry first = single[i];
     entry_[i] = first;
-    if (is_dc_ || first.bits() == 0 || first.size() != 0 ||
-        first.zeros() == HuffmanEntry::kEndOfBlock)
-      continue;
+    if (is_dc_ || !first.is_whole() || first.zeros() == HuffmanEntry::kEndOfBlock) continue;
     const HuffmanEntry next = single[i << first.bits() & (count - 1)];
-    if (next.bits() != 0 && next.size() == 0 && first.bits() + next.bits() <= uint32_t(look_))
+    if (next.is_whole() && first.bits() + next.bits() <= uint32_t(look_))
       entry_[i] = first.then(next);
   }
 }
@@ -71,33 +62,9 @@ bool HuffmanTable::build(const JHUFF_TBL& source) {
   std::copy_n(source.bits, bits_.size(), bits_.begin());
   std::copy_n(source.huffval, huffval_.size(), huffval_.begin());
   Entries single{};
-  has_parse_ = false;
   valid_ = assign_codes(single);
   if (valid_) pair_symbols(single);
   return valid_;
-}
-
-uint16_t HuffmanTable::parse_entry(uint32_t prefix) const {
-  constexpr uint32_t kMask = (1 << kParseLook) - 1;
-  uint32_t bits = 0, coefficients = 0;
-  while (true) {
-    const HuffmanEntry next = entry_[(prefix << bits & kMask) >> (kParseLook - look_)];
-    const bool fits = bits == 0 || bits + next.bits() <= uint32_t(kParseLook);
-    if (next.bits() == 0 || !fits) return uint16_t(bits | coefficients << 6);
-    bits += next.bits();
-    coefficients += next.zeros() + next.more() + 1;
-    const bool ends =
-        next.zeros() == HuffmanEntry::kEndOfBlock || next.more() == HuffmanEntry::kEndOfBlock + 1;
-    if (ends) coefficients += kParseEnd - HuffmanEntry::kEndOfBlock - 1;
-    if (ends || bits >= uint32_t(kParseLook)) return uint16_t(bits | coefficients << 6);
-  }
-}
-
-const uint16_t* HuffmanTable::parse_entries() {
-  if (!has_parse_)
-    for (uint32_t i = 0; i < parse_.size(); ++i) parse_[i] = parse_entry(i);
-  has_parse_ = true;
-  return parse_.data();
 }
 
 HuffmanEntry HuffmanTable::find(uint32_t look) const {

@@ -10,24 +10,30 @@
 namespace saturate {
 
 // The symbols that a prefix of the data begins with, in one word, so that one load fetches them:
-// byte 0: bits of the codes and values together; 0: a longer code, or none;
-// byte 1: bits of the first value that are not part of the prefix's codes and must be extracted;
+// byte 0: bits of the codes and values together; 0: no value is in the prefix as a whole;
+// byte 1: size of a value that must be extracted, else 0;
 // byte 2: coefficients of 0 before the first value; kEndOfBlock ends any block;
 // byte 3: how many coefficients after the first the second one is; 0: there is one symbol;
-// 16 bits each: the first value, 0 if it must be extracted, and the second.
+// 16 bits each: the first value, and the second. If a value must be extracted, the bits of its code
+// and itself are there instead. All 0: a longer code, or none.
 struct HuffmanEntry {
   static constexpr uint32_t kEndOfBlock = 80;  // further than any run reaches
   uint64_t word = 0;
 
-  static HuffmanEntry of(uint32_t bits, uint32_t size, uint32_t zeros, int value) {
+  static HuffmanEntry of(uint32_t bits, uint32_t zeros, int value) {
     const auto low = uint16_t(value);
-    return {bits | size << 8 | zeros << 16 | uint64_t(low) << 32 | uint64_t(low) << 48};
+    return {bits | zeros << 16 | uint64_t(low) << 32 | uint64_t(low) << 48};
+  }
+  static HuffmanEntry to_extract(uint32_t bits, uint32_t size, uint32_t zeros) {
+    return {size << 8 | zeros << 16 | uint64_t(bits) << 32};
   }
   HuffmanEntry then(const HuffmanEntry& next) const {
-    return {(word & 0x0000ffff'00ffffff) + next.bits() + (uint64_t(next.zeros() + 1) << 24) +
+    return {(word & 0x0000ffff'00ffffff) + uint8_t(next.word) + (uint64_t(next.zeros() + 1) << 24) +
             (next.word >> 32 << 48)};
   }
-  uint32_t bits() const { return uint32_t(word) & 63; }
+  bool is_whole() const { return uint8_t(word) != 0; }
+  uint32_t bits() const { return is_whole() ? uint8_t(word) : extract_bits(); }
+  uint32_t extract_bits() const { return uint8_t(word >> 32); }
   uint32_t size() const { return uint32_t(word) >> 8 & 15; }
   uint32_t zeros() const { return uint8_t(word >> 16); }
   uint32_t more() const { return uint8_t(word >> 24); }
@@ -44,13 +50,6 @@ class HuffmanTable {
   // The entry for 16 bits, whatever the code's length, without its value; 0 if there is none.
   HuffmanEntry find(uint32_t look) const;
   const HuffmanEntry* entries() const { return entry_.data(); }
-  // For AC coefficients that are only parsed: as many symbols as a prefix of kParseLook bits has.
-  // Bits 0 to 5: of codes and values; then how many coefficients further the next symbol's is, with
-  // kParseEnd for the end of the block. 0: a longer code, or none.
-  const uint16_t* parse_entries();
-  bool has_parse_entries() const { return has_parse_; }
-  static constexpr int kParseLook = 12;
-  static constexpr uint32_t kParseEnd = 256;
 
   static constexpr int kMaxLook = 10;
 
@@ -58,15 +57,12 @@ class HuffmanTable {
   using Entries = std::array<HuffmanEntry, 1 << kMaxLook>;
   bool assign_codes(Entries& single);
   void pair_symbols(Entries& single);
-  uint16_t parse_entry(uint32_t prefix) const;
   HuffmanEntry entry_of(int symbol, uint32_t length) const;
 
   const int look_;
   const bool is_dc_;
   bool valid_ = false;
   alignas(64) Entries entry_{};
-  alignas(64) std::array<uint16_t, 1 << kParseLook> parse_;
-  bool has_parse_ = false;
   std::array<uint8_t, 17> bits_{};  // as in JHUFF_TBL
   std::array<uint8_t, 256> huffval_{};
   std::array<int32_t, 17> end_{};     // [length]: one more than the last code of that length

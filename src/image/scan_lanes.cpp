@@ -81,17 +81,17 @@ template <bool kTwo>
     second.bits = b.bits;
     begin_block(second, b);
     while (true) {
-      if (first.turn() && !end_block(first, a)) break;
-      if (second.turn() && !end_block(second, b)) {
-        while (!first.turn() || end_block(first, a)) {
+      if (first.turn<true>() && !end_block(first, a)) break;
+      if (second.turn<true>() && !end_block(second, b)) {
+        while (!first.turn<true>() || end_block(first, a)) {
         }
         return;
       }
     }
-    while (!second.turn() || end_block(second, b)) {
+    while (!second.turn<true>() || end_block(second, b)) {
     }
   } else {
-    while (!first.turn() || end_block(first, a)) {
+    while (!first.turn<true>() || end_block(first, a)) {
     }
   }
 }
@@ -116,18 +116,15 @@ bool BaselineScan::read_lanes(Lane& a, Lane* b) {
   return !a.failed && !(b && b->failed);
 }
 
-template <bool kTable>
 [[gnu::always_inline]] inline bool BaselineScan::parse_blocks(Lane& lane, int mcus) {
   BlockReader reader;
   reader.bits = lane.bits;
-  const uint16_t* entries[3] = {};
-  for (int c = 0; kTable && c < components_; ++c) entries[c] = ac_of_[c]->parse_entries();
   for (int mcu = 0; mcu < mcus; ++mcu) {
     for (int i = 0; i < blocks_; ++i) {
       const int c = places_[size_t(i)].component;
       reader.ac = ac_of_[c];
       lane.dc[c] += reader.read_dc(*dc_of_[c]);
-      while (!reader.parse_turn<kTable>(entries[c])) {
+      while (!reader.turn<false>()) {
       }
       if (reader.failed) return false;
     }
@@ -137,19 +134,11 @@ template <bool kTable>
 }
 
 [[gnu::target("bmi2")]] bool BaselineScan::parse_bmi2(Lane& lane, int mcus) {
-  return has_parse_tables() ? parse_blocks<true>(lane, mcus) : parse_blocks<false>(lane, mcus);
+  return parse_blocks(lane, mcus);
 }
 
 bool BaselineScan::parse_plain(Lane& lane, int mcus) {
-  return has_parse_tables() ? parse_blocks<true>(lane, mcus) : parse_blocks<false>(lane, mcus);
-}
-
-// Making tables for parsing takes as long as parsing some thousand blocks: not for the few beside a
-// crop whose parts are known.
-bool BaselineScan::has_parse_tables() const {
-  return row_ >= known_rows_ || std::all_of(ac_of_, ac_of_ + components_, [](const auto* table) {
-           return table->has_parse_entries();
-         });
+  return parse_blocks(lane, mcus);
 }
 
 // Parses MCUs up to `end`.
