@@ -12,6 +12,23 @@ HuffmanEntry HuffmanTable::entry_of(int symbol, uint32_t length) const {
   return HuffmanEntry::to_extract(length + size, size, run);
 }
 
+// Fills the entries of prefixes that begin with a code, with each value that fits into the rest.
+void HuffmanTable::fill(Entries& single, uint32_t code, uint32_t length,
+                        const HuffmanEntry& entry) {
+  const uint32_t look = uint32_t(look_), size = entry.size();
+  auto at = single.begin() + ptrdiff_t(code << (look - length));
+  if (length + size > look) {
+    std::fill_n(at, size_t(1) << (look - length), entry);
+    return;
+  }
+  const int count = 1 << size;
+  for (int raw = 0; raw < count; ++raw) {
+    const int value = 2 * raw < count && size > 0 ? raw - count + 1 : raw;
+    at = std::fill_n(at, size_t(1) << (look - length - size),
+                     HuffmanEntry::of(length + size, entry.zeros(), value));
+  }
+}
+
 // Fills `single` by prefix. False if the codes do not fit their lengths.
 bool HuffmanTable::assign_codes(Entries& single) {
   int code = 0, index = 0;
@@ -23,35 +40,26 @@ bool HuffmanTable::assign_codes(Entries& single) {
     for (int i = 0; i < count; ++i, ++code, ++index) {
       const int symbol = huffval_[size_t(index)];
       if (is_dc_ && symbol > 15) return false;
-      const HuffmanEntry entry = entry_of(symbol, uint32_t(length));
-      if (length > look_) continue;
-      const size_t first = size_t(code) << (look_ - length);
-      std::fill_n(single.begin() + ptrdiff_t(first), size_t(1) << (look_ - length), entry);
+      if (length <= look_)
+        fill(single, uint32_t(code), uint32_t(length), entry_of(symbol, uint32_t(length)));
     }
     end_[size_t(length)] = code;
   }
   return true;
 }
 
-// Puts values into entries whose prefix includes them, and a second symbol if that fits too.
-void HuffmanTable::pair_symbols(Entries& single) {
-  const size_t count = size_t(1) << look_;
-  // Values first, since a second symbol needs its own.
-  for (size_t i = 0; i < count; ++i) {
-    const HuffmanEntry entry = single[i];
-    const uint32_t bits = entry.bits(), size = entry.size();
-    if (bits == 0 || bits > uint32_t(look_)) continue;
-    const int raw = int(i >> (uint32_t(look_) - bits)) & ((1 << size) - 1);
-    const int value = size == 0 || raw >> (size - 1) != 0 ? raw : raw - (1 << size) + 1;
-    single[i] = HuffmanEntry::of(bits, entry.zeros(), value);
-  }
-  for (size_t i = 0; i < count; ++i) {
+// Joins each entry with the symbol after it, if that fits too. Without branches, which could not be
+// predicted: this is done for each image.
+void HuffmanTable::pair_symbols(const Entries& single) {
+  for (size_t i = 0; i < single.size(); ++i) {
     const HuffmanEntry first = single[i];
-    entry_[i] = first;
-    if (is_dc_ || !first.is_whole() || first.zeros() == HuffmanEntry::kEndOfBlock) continue;
-    const HuffmanEntry next = single[i << first.bits() & (count - 1)];
-    if (next.is_whole() && first.bits() + next.bits() <= uint32_t(look_))
-      entry_[i] = first.then(next);
+    const uint32_t bits = uint8_t(first.word);
+    const HuffmanEntry next = single[i << bits & (single.size() - 1)];
+    const bool fits = bits + uint8_t(next.word) <= uint32_t(look_);
+    const bool both =
+        first.is_whole() & next.is_whole() & fits & (first.zeros() != HuffmanEntry::kEndOfBlock);
+    const uint64_t joined = 0 - uint64_t(both);
+    entry_[i].word = (first.then(next).word & joined) | (first.word & ~joined);
   }
 }
 
@@ -63,7 +71,8 @@ bool HuffmanTable::build(const JHUFF_TBL& source) {
   std::copy_n(source.huffval, huffval_.size(), huffval_.begin());
   Entries single{};
   valid_ = assign_codes(single);
-  if (valid_) pair_symbols(single);
+  if (is_dc_) entry_ = single;
+  if (valid_ && !is_dc_) pair_symbols(single);
   return valid_;
 }
 

@@ -56,7 +56,8 @@ class HuffmanTable {
  private:
   using Entries = std::array<HuffmanEntry, 1 << kMaxLook>;
   bool assign_codes(Entries& single);
-  void pair_symbols(Entries& single);
+  void fill(Entries& single, uint32_t code, uint32_t length, const HuffmanEntry& entry);
+  void pair_symbols(const Entries& single);
   HuffmanEntry entry_of(int symbol, uint32_t length) const;
 
   const int look_;
