@@ -126,7 +126,8 @@ def is_plain_image_folder(source: Any) -> bool:
     folder = sys.modules.get("torchvision.datasets.folder")
     return (folder is not None and isinstance(source, folder.DatasetFolder)
             and type(source).__getitem__ is folder.DatasetFolder.__getitem__
-            and source.loader is folder.default_loader and source.transforms is None)
+            and source.loader is folder.default_loader
+            and source.transform is None and source.target_transform is None)  # which its __getitem__ uses
 
 
 def text_of_source(source: Any) -> Optional[str]:

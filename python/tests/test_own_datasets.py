@@ -242,6 +242,11 @@ def test_torchvisions_image_folder(tmp_path):
     through_pil = folder.ImageFolder(str(tmp_path), transform=lambda image: image.rotate(180))
     (turned, _), = saturate.Loader(through_pil, train=False, batch=2, size=6)
     assert np.allclose(turned, images[:, :, ::-1, ::-1], atol=0.02)
+    dataset.target_transform = lambda label: 1 - label  # set later than by the constructor
+    assert numbers(saturate.Loader(dataset, train=False, batch=2, size=6)) == [[1, 0]]
+    dataset.transform = through_pil.transform
+    (turned, _), = saturate.Loader(dataset, train=False, batch=2, size=6)
+    assert np.allclose(turned, images[:, :, ::-1, ::-1], atol=0.02)
 
 
 def test_torchs_loaders_are_refused():
