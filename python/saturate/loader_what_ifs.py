@@ -9,6 +9,7 @@ from typing import Any, Callable, Iterator, List, Optional
 
 from .loader import Loader
 from .patching import Edit
+from .replacing import is_of_torchvision, replacement_of
 from .turns import Remedy, WhatIf
 
 REPRESENTATIVES = 256  # samples that stand for the dataset in a cache
@@ -94,10 +95,14 @@ def _pinning(loader: Any, has_gpu: bool) -> List[WhatIf]:
 
 
 def _batch_size(loader: Any) -> List[WhatIf]:
-    from torch.utils.data import BatchSampler
+    from torch.utils.data import BatchSampler, IterableDataset
 
     sampler = loader.batch_sampler
-    if type(sampler) is not BatchSampler:
+    if type(sampler) is not BatchSampler or isinstance(loader.dataset, IterableDataset):  # whose sampler is a dummy
+        return []
+    try:
+        samples = len(loader.dataset)
+    except TypeError:
         return []
     size = 2 * sampler.batch_size
     larger = BatchSampler(sampler.sampler, size, sampler.drop_last)
@@ -105,7 +110,7 @@ def _batch_size(loader: Any) -> List[WhatIf]:
                     (f"DataLoader(..., batch_size={size})",))
     return [WhatIf("batch-size", remedy, batches=lambda: rebuilt(loader, batch_sampler=larger), alters=True,
                    is_trade=True, has_own_limit=True,
-                   skipped="" if len(loader.dataset) >= size else f"the dataset has fewer than {size} samples")]
+                   skipped="" if samples >= size else f"the dataset has fewer than {size} samples")]
 
 
 def _available_bytes() -> float:
@@ -143,8 +148,10 @@ def _with_decoded(loader: Any, paths: List[str]) -> Callable[[], Any]:
 def _decode_cache(loader: Any) -> List[WhatIf]:
     """For torchvision's DatasetFolder, whose loader(path) decodes."""
     dataset = loader.dataset
-    samples, decode = getattr(dataset, "samples", None), getattr(dataset, "loader", None)
-    if not isinstance(samples, list) or not samples or not callable(decode) or loader.batch_size is None:
+    if not is_of_torchvision(dataset, "DatasetFolder", "ImageFolder") or loader.batch_size is None:
+        return []
+    samples, decode = dataset.samples, dataset.loader
+    if not samples:
         return []
     paths = [str(path) for path, *_ in samples[:REPRESENTATIVES]]
     remedy = Remedy("Keep decoded images in memory (from the second epoch on)",
@@ -158,8 +165,6 @@ def _decode_cache(loader: Any) -> List[WhatIf]:
 
 
 def _replacement(loader: Any) -> List[WhatIf]:
-    from .replacing import replacement_of
-
     arguments, why_not = replacement_of(loader)
     if arguments is None and not why_not:
         return []

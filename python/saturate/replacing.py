@@ -36,11 +36,16 @@ def _add(part: Any, found: Dict[str, Any]) -> bool:
     return True
 
 
+def is_of_torchvision(dataset: Any, *names: str) -> bool:
+    """Whether its class is one of torchvision's folders of these names, or derived from one."""
+    return any(each.__module__.startswith("torchvision.") and each.__name__ in names
+               for each in type(dataset).__mro__)
+
+
 def replacement_of(loader: Any) -> Tuple[Optional[Dict[str, Any]], str]:
     """saturate.Loader's arguments, and why there are none; neither for a dataset of another kind."""
     dataset = loader.dataset
-    if not any(each.__module__.startswith("torchvision.") and each.__name__ == "ImageFolder"
-               for each in type(dataset).__mro__):
+    if not is_of_torchvision(dataset, "ImageFolder"):
         return None, ""
     if loader.batch_size is None:
         return None, "batches are not made by batch_size"

@@ -121,6 +121,30 @@ class Stream(torch.utils.data.IterableDataset):
         return iter(range(6))
 
 
+class Unsized(Dataset):
+    def __getitem__(self, index):
+        return index
+
+
+class OwnFolder(Dataset):
+    """The names of torchvision's attributes, with other meanings."""
+
+    samples = ["a", "b"]
+
+    def loader(self):
+        raise NotImplementedError
+
+    def __len__(self):
+        return 2
+
+
+def test_datasets_without_length_or_with_attributes_of_other_meanings():
+    numbers = torch.utils.data.SequentialSampler(range(8))
+    for loader in (DataLoader(Stream(), batch_size=4), DataLoader(Unsized(), batch_size=4, sampler=numbers)):
+        assert set(by_name(loader)) == {"data-loading", "pin-memory"}
+    assert "decode-cache" not in by_name(DataLoader(OwnFolder(), batch_size=2))
+
+
 def test_streams_and_empty_samplers():
     assert [batch.tolist() for batch in rebuilt(DataLoader(Stream(), batch_size=4))] == [[0, 1, 2, 3], [4, 5]]
     assert list(Endless([])) == []
