@@ -20,6 +20,7 @@ Change = Callable[[], contextlib.AbstractContextManager[Any]]
 LEAST_STEPS = 3      # of a turn
 MOST_SETTLING = 32   # steps before a turn is measured
 MOST_LOADED = 100    # batches of a turn without steps
+MOST_IN_ROW = 3      # steps that do not count: if more follow, the loop begins an iteration for each step
 STRETCH = 3          # times as long as planned a turn takes at most, with what interrupts it
 WAITED = 0.2         # of a step: its batch was not ready, so that nothing is left from a rest
 FAST = 2             # times as fast as the steps: a loader that is no limit, with or without a rest
@@ -127,10 +128,11 @@ class Turns:
 
     def __init__(self, synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock, self._synchronize = clock, synchronize
-        self._is_interrupted = False
+        self._is_interrupted, self._in_row = False, 0
 
     def interrupted(self) -> None:
-        """The loop did something else since its last batch, such as the end of an epoch: that step does not count."""
+        """The loop did something else since its last batch, such as the end of an epoch: that step does not count,
+        unless all steps are like that."""
         self._is_interrupted = True
 
     def steps(self, arm: Arm, change: Change, seconds: float, least: int = LEAST_STEPS) -> Steps:
@@ -160,10 +162,12 @@ class Turns:
             if begin_step:
                 begin_step()
             yield batch
-            if not self._is_interrupted:
+            self._in_row = self._in_row + 1 if self._is_interrupted else 0
+            if not self._is_interrupted or self._in_row > MOST_IN_ROW:
                 samples, steps = samples + size, steps + 1
             else:
-                begin, self._is_interrupted = begin + self.clock() - taken, False
+                begin += self.clock() - taken
+            self._is_interrupted = False
         self._synchronize()
         elapsed = max(self.clock() - begin, 1e-9)
         return Pace(samples / elapsed, steps / elapsed)

@@ -115,6 +115,19 @@ def test_a_script_that_counts_gets_epochs_of_their_length(script, tmp_path):
     assert json.loads(answer.read_text())["rate"] > 0
 
 
+def test_a_script_that_begins_an_iteration_for_each_step(script, monkeypatch):
+    import builtins
+
+    from saturate.scripts import diagnose_script
+
+    clock = Clock()
+    monkeypatch.setattr(builtins, "clock", clock, raising=False)
+    script.write_text(TIMED.replace("in enumerate(loader):", "in [(0, next(iter(loader)))]:").replace("+= 100", "+= 0")
+                      .replace("in held_out", "in ()"))
+    found = diagnose_script(str(script), ["9999"], seconds=1e4, only=["data-loading"], clock=clock)
+    assert found.causes[0].gain == pytest.approx(5, rel=0.01)
+
+
 def test_the_command_writes_json(script, tmp_path):
     result = run("diagnose", "--seconds", 2, "--only", "data-loading", "--json", tmp_path / "found.json", script, 1000)
     assert result.returncode == 0, result.stderr
