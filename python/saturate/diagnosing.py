@@ -10,7 +10,7 @@ from typing import Any, Callable, Collection, Dict, List, Optional, Sequence, Tu
 
 from ._core import Error, is_worth
 from .observing import Observation
-from .session import Session
+from .session import Session, is_failure
 from .turns import Gain, Remedy, WhatIf
 
 WIDTH = 80
@@ -172,7 +172,9 @@ def drive(session: Session, step: Callable[[Any], Any]) -> None:
         while True:
             try:
                 step(batch)
-            except Exception as failure:
+            except (Exception, SystemExit) as failure:
+                if not is_failure(failure):
+                    raise
                 batch = batches.throw(failure)
             else:
                 batch = next(batches)

@@ -90,7 +90,7 @@ def _silent(original: Callable[..., Any], is_value: bool, repeats: Dict[Any, int
             return original(*arguments, **named)
         if not is_value:
             return None
-        place = (frame.f_code, frame.f_lineno)  # each place gets its first value again, without waiting for it
+        place = (frame.f_code, frame.f_lasti)  # each place gets its first value again, without waiting for it
         repeats[place] = repeats.get(place, 0) + 1
         if repeats[place] > MOST_REPEATS:
             return original(*arguments, **named)

@@ -16,7 +16,7 @@ from .diagnosing import Diagnosis, conclude
 from .loader_what_ifs import own_batches
 from .observing import STEPS, Observation
 from .patches import replaced
-from .session import Session
+from .session import Session, first_line, is_failure
 from .turns import Arm, Turns
 
 
@@ -255,13 +255,10 @@ def diagnose_script(path: str, arguments: Sequence[str], *, seconds: float, only
             run_script(path, arguments, source)
     except Finished:
         pass
-    except SystemExit as end:
-        if end.code not in (None, 0):
-            raise
-    except Exception as failure:
-        current = loop.session.current if loop.session else None
-        if current is None:
-            raise
-        lines = str(failure).strip().splitlines() or [type(failure).__name__]
-        current.skipped, current.gain = f"the script failed with it: {lines[0]}", None
+    except (Exception, SystemExit) as end:
+        if is_failure(end):
+            current = loop.session.current if loop.session else None
+            if current is None:
+                raise
+            current.fail(f"the script failed with it: {first_line(end)}")
     return loop.conclude() or Diagnosis("undecided", None, not_found=loop.missing())

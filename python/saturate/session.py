@@ -39,11 +39,10 @@ class Session:
         self._own = Arm(own_batches(loader), is_made_here=is_copied(loader))
         self._turn_s = min(MOST_TURN_S, max(LEAST_TURN_S, seconds * TURN_SHARE))
         self.results: List[WhatIf] = []
-        self.current: Optional[WhatIf] = None
+        self.current: Optional[WhatIf] = None  # while a turn with its change runs; also after a failure in it
         self.pace: Optional[Pace] = None      # of the loop as it is
         self.held_gain = self.loading_gain = Gain(1.0, 0.0, float("inf"))
         self.start_share = 0.0                # of an epoch, until its first batch
-        self.failed: Optional[BaseException] = None
 
     def run(self) -> NoPace:
         self._begin = self._clock()
@@ -123,13 +122,13 @@ class Session:
             first = each.before, each.after
             each.before, each.after = [], []
             yield from self._rounds(each, MOST_ROUNDS, left / min(2, len(open_) - number))
-            if len(each.before) < FIRST_ROUNDS:
+            if not each.skipped and len(each.before) < FIRST_ROUNDS:
                 each.before, each.after = first
                 each.conclude()
 
     def _rounds(self, what_if: WhatIf, rounds: int, seconds: float) -> NoPace:
         """Interleaves the loop and the loop with the change, in alternating order."""
-        begin, self.current, is_changed = self._clock(), what_if, False
+        begin = self._clock()
         other = self._own
         if what_if.batches is not None:  # unless they are for the input, they are loaded like the loop's own
             other = Arm(what_if.batches, loaded=self._own.loaded if what_if.has_own_limit else 0.0)
@@ -139,7 +138,9 @@ class Session:
                 for is_changed in ((False, True) if number % 2 == 0 else (True, False)):
                     arm = other if is_changed else self._own
                     change = what_if.change if is_changed else contextlib.nullcontext
+                    self.current = what_if if is_changed else None
                     paces[is_changed] = yield from self.turns.steps(arm, change, self._turn_s)
+                self.current = None
                 what_if.before.append(paces[False].samples_per_s)
                 what_if.after.append(paces[True].samples_per_s)
                 what_if.conclude()
@@ -148,16 +149,15 @@ class Session:
                     break
                 if number + 1 >= FIRST_ROUNDS and what_if.gain and what_if.gain.high < HOPELESS:
                     break
-        except Exception as failure:  # of the step, or of opening the batches
-            if not is_changed:
+        except (Exception, SystemExit) as failure:  # of the step, or of opening the batches
+            if self.current is None:
                 raise
-            what_if.skipped, what_if.gain = f"it failed: {_first_line(failure)}", None
-            what_if.before, what_if.after = [], []
+            what_if.fail(f"it failed: {first_line(failure)}")
+            self.current = None
         finally:
             if other is not self._own:
                 other.close()
             self._kept.restore()
-            self.current = None
 
     def _persistence(self) -> NoPace:
         """The beginning of an epoch, with workers that start and with workers that stay."""
@@ -193,7 +193,14 @@ def _gain_of(before: List[Pace], after: List[Pace]) -> Gain:
     return what_if.gain or Gain(1, 1, 1)
 
 
-def _first_line(failure: BaseException) -> str:
+def is_failure(failure: BaseException) -> bool:
+    """Whether a program that ends with it has failed."""
+    return isinstance(failure, Exception) or (isinstance(failure, SystemExit) and failure.code not in (None, 0))
+
+
+def first_line(failure: BaseException) -> str:
+    if isinstance(failure, SystemExit) and isinstance(failure.code, int):
+        return f"exit code {failure.code}"
     lines = str(failure).strip().splitlines()
     return lines[0] if lines else type(failure).__name__
 

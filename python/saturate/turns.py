@@ -68,6 +68,9 @@ class WhatIf:
         if self.before:
             self.gain = Gain(*paired_gain(self.before, self.after))
 
+    def fail(self, why: str) -> None:
+        self.skipped, self.gain, self.before, self.after = why, None, [], []
+
     def is_worth(self) -> bool:
         return self.gain is not None and is_worth(tuple(self.gain), self.alters)
 

@@ -156,6 +156,7 @@ def test_values_that_a_step_reads_are_those_of_its_first_time():
     with without_calls("item-in-loop", calls_of(torch))():
         read = [torch.tensor(next(values)).item() for _ in range(3)]
         other = torch.tensor(next(values)).item()
+        assert (torch.tensor(7).item(), torch.tensor(8).item()) == (7, 8)  # two places on one line
     assert read == [0, 0, 0] and other == 3 and torch.tensor(5).item() == 5
 
 

@@ -128,6 +128,26 @@ def test_a_script_that_begins_an_iteration_for_each_step(script, monkeypatch):
     assert found.causes[0].gain == pytest.approx(5, rel=0.01)
 
 
+@pytest.mark.parametrize("failure, text", [("raise ValueError('no fused steps')", "no fused steps"),
+                                           ("sys.exit(3)", "exit code 3")])
+def test_a_script_that_fails_with_a_change_keeps_what_was_measured(script, monkeypatch, failure, text):
+    import builtins
+
+    from saturate.scripts import diagnose_script
+
+    clock = Clock()
+    monkeypatch.setattr(builtins, "clock", clock, raising=False)
+    fails = f"optimizer.step()\n            if optimizer.param_groups[0]['fused']:\n                {failure}\n           "
+    script.write_text(TIMED.replace("optimizer.step();", fails).replace("range(epochs)", "range(100000)")
+                      .replace("clock.now += 0.01\n        return", "clock.now += 0\n        return"))
+    found = diagnose_script(str(script), ["9"], seconds=1e5, only=["batch-size", "fused-optimizer"], clock=clock)
+    assert [cause.name for cause in found.causes] == ["batch-size"]
+    assert dict(found.skipped) == {"fused-optimizer": f"the script failed with it: {text}"}
+    script.write_text(TIMED.replace("optimizer.step();", f"optimizer.step(); {failure};"))
+    with pytest.raises((ValueError, SystemExit)):  # without a change
+        diagnose_script(str(script), ["9"], seconds=1e5, clock=clock)
+
+
 def test_the_command_writes_json(script, tmp_path):
     result = run("diagnose", "--seconds", 2, "--only", "data-loading", "--json", tmp_path / "found.json", script, 1000)
     assert result.returncode == 0, result.stderr
