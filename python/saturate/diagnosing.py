@@ -196,7 +196,8 @@ def diagnose(step: Callable[[Any], Any], loader: Any, *, model: Any = None, opti
     model, optimizer: found in the first steps if not given.
     seconds: about how long to measure.
     only, skip: names of causes to measure, or not to.
-    state: further objects that the step changes: tensors, dicts, lists, or objects with state_dict().
+    state: further objects that the step changes: tensors, dicts, lists, generators of random numbers, or objects with
+        state_dict() or attributes.
 
     At the end everything is as before, to the bit: all modules, optimizers, schedulers and scalers of this process,
     the random numbers of Python, numpy and torch, and the loader's place; an iteration in progress continues. Not

@@ -7,7 +7,7 @@ import copy
 import gc
 import random
 import sys
-from typing import Any, Callable, Dict, Iterable, List, Set
+from typing import Any, Callable, Dict, Iterable, List, Optional, Set
 
 Restore = Callable[[], None]
 
@@ -66,21 +66,47 @@ def _keep_entries(value: Dict[Any, Any]) -> Restore:
     return restore
 
 
+def _keep_generator(value: Any, torch: Any) -> Optional[Restore]:
+    """Keeps a generator of random numbers; None: it is something else."""
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+        before = value.getstate()
+        return lambda: value.setstate(before)
+    numpy = sys.modules.get("numpy.random")
+    if isinstance(value, torch.Generator) or (numpy and isinstance(value, numpy.RandomState)):
+        state = value.get_state()
+        return lambda: value.set_state(state)
+    if numpy and isinstance(value, (numpy.Generator, numpy.BitGenerator)):
+        bits = getattr(value, "bit_generator", value)
+        numbers = bits.state
+        return lambda: setattr(bits, "state", numbers)
+    return None
+
+
+def _generators(torch: Any, objects: List[Any]) -> List[Any]:
+    """The torch.Generators that `objects` refer to: gc has no list of them, nor of dicts and tuples of such alone."""
+    found: Dict[int, Any] = {}
+    while objects:
+        referred = gc.get_referents(*objects)
+        found.update((id(each), each) for each in referred if type(each) is torch.Generator)
+        objects = [each for each in referred if type(each) in (dict, tuple) and not gc.is_tracked(each)]
+    return list(found.values())
+
+
 def _nothing() -> None:
     pass
 
 
 def _keep(value: Any, seen: Set[int], torch: Any) -> Restore:
-    """Keeps a tensor, dict or list, however nested; other values are taken to be immutable."""
+    """Keeps a tensor, a generator, a dict or a list, however nested; other values are taken to be immutable."""
     if id(value) in seen:
         return _nothing
     if isinstance(value, torch.Tensor):
         seen.add(id(value))
         return _keep_tensor(value)
-    if isinstance(value, torch.Generator):
+    keep_generator = _keep_generator(value, torch)
+    if keep_generator:
         seen.add(id(value))
-        state = value.get_state()
-        return lambda: value.set_state(state)
+        return keep_generator
     if isinstance(value, dict):
         seen.add(id(value))
         return _keep_dict(value, seen, torch)
@@ -95,21 +121,29 @@ def _keep(value: Any, seen: Set[int], torch: Any) -> Restore:
 
 class Kept:
     """The state of `objects` and of everything of torch's that trains: all modules, optimizers, schedulers and
-    scalers of this process, and all generators of random numbers. restore() may be called several times."""
+    scalers of this process, and all its generators of random numbers; and of `samplers`, as far as they have one.
+    restore() may be called several times. Raises TypeError if one of `objects` cannot be kept."""
 
-    def __init__(self, torch: Any, objects: Iterable[Any] = ()) -> None:
+    def __init__(self, torch: Any, objects: Iterable[Any] = (), samplers: Iterable[Any] = ()) -> None:
         self._parts: List[Restore] = []
         self._torch = torch
         seen: Set[int] = set()
         self._kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler,
-                       torch.amp.GradScaler, torch.Generator)
-        found = [each for each in gc.get_objects() if issubclass(type(each), self._kinds)]
+                       torch.amp.GradScaler)
+        tracked = gc.get_objects()
+        found = [each for each in tracked if issubclass(type(each), self._kinds)]
+        generators = _generators(torch, tracked)
+        del tracked
         for each in found:
             if issubclass(type(each), torch.nn.Module):
                 self._keep_module(each, seen)
-        for each in [*found, *objects]:
+        for each in [*found, *generators, *samplers]:
             if not issubclass(type(each), torch.nn.Module):
                 self._keep_object(each, seen)
+        for each in objects:
+            if not issubclass(type(each), torch.nn.Module) and not self._keep_object(each, seen):
+                raise TypeError(f"state has a {type(each).__name__}, which cannot be restored (saturate.diagnose). Give "
+                                "it tensors, dicts, lists, generators of random numbers, or objects with state_dict()")
         self._keep_random()
 
     def _keep_module(self, module: Any, seen: Set[int]) -> None:
@@ -133,14 +167,21 @@ class Kept:
                 seen.add(id(tensor))
                 self._parts.append(_keep_tensor(tensor))
 
-    def _keep_object(self, value: Any, seen: Set[int]) -> None:
-        if isinstance(value, (dict, list, tuple, self._torch.Tensor, self._torch.Generator)):
+    def _keep_object(self, value: Any, seen: Set[int]) -> bool:
+        """False: its state is unknown."""
+        keep_generator = _keep_generator(value, self._torch)
+        if keep_generator:
+            self._parts.append(keep_generator)
+        elif isinstance(value, (dict, list, tuple, self._torch.Tensor)):
             self._parts.append(_keep(value, seen, self._torch))
         elif self._has_own_state(value):
             state = copy.deepcopy(value.state_dict())  # it may refer to what the object goes on changing
             self._parts.append(lambda: value.load_state_dict(copy.deepcopy(state)))
         elif hasattr(value, "__dict__"):
             self._parts.append(_keep(vars(value), seen, self._torch))
+        else:
+            return False
+        return True
 
     def _has_own_state(self, value: Any) -> bool:
         is_of_torch = isinstance(value, self._kinds) or type(value).__module__.startswith("torch.")

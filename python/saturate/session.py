@@ -35,7 +35,7 @@ class Session:
         self.has_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         self.turns = Turns(torch.cuda.synchronize if self.has_gpu else lambda: None, clock)
         self._clock = clock
-        self._kept = kept or Kept(torch, [*objects, *samplers_of(loader)])
+        self._kept = kept or Kept(torch, objects, samplers_of(loader))
         self._own = Arm(own_batches(loader), is_made_here=is_copied(loader))
         self._turn_s = min(MOST_TURN_S, max(LEAST_TURN_S, seconds * TURN_SHARE))
         self.results: List[WhatIf] = []

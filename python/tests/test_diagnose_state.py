@@ -1,6 +1,7 @@
 """saturate.diagnose() puts back what is not torch's too, and steps may change their batches."""
 
 import collections
+import random
 
 import pytest
 
@@ -88,6 +89,34 @@ def test_attributes_and_buffers_that_a_module_replaces():
         kept.restore()
         assert module.ema is ema and module.last is last and module.calls == 0 and module.training
         assert not hasattr(module, "size") and ema.tolist() == [0, 0] and list(module.state_dict()) == ["ema"]
+
+
+def test_generators_of_random_numbers():
+    numpy = pytest.importorskip("numpy.random")
+
+    class Owner:
+        def __init__(self):
+            self.generator = torch.Generator().manual_seed(1)
+
+    owner, inside, closed = Owner(), {"a": (torch.Generator().manual_seed(2),)}, torch.Generator().manual_seed(3)
+    given = [random.Random(4), numpy.default_rng(5), numpy.RandomState(6), numpy.MT19937(7), torch.Generator()]
+
+    def draw():
+        found = [torch.rand(1, generator=each).item() for each in (owner.generator, inside["a"][0], closed, given[4])]
+        return [*found, given[0].random(), given[1].random(), given[2].rand(), given[3].random_raw()]
+
+    kept = Kept(torch, given)
+    drawn = draw()
+    for _ in range(2):
+        kept.restore()
+        assert draw() == drawn
+        draw()
+
+
+@pytest.mark.parametrize("value", [3, {1, 2}, iter([1])])
+def test_what_cannot_be_kept_is_refused(value):
+    with pytest.raises(TypeError, match=f"state has a {type(value).__name__}, which cannot be restored"):
+        Kept(torch, [value])
 
 
 Pair = collections.namedtuple("Pair", "images labels")
