@@ -53,6 +53,8 @@ class Iteration:
         if not self._staged:
             self._over = True
             place.epoch, place.batch, place.begun = place.epoch + 1, 0, False
+            if loader._running is place:
+                loader._running = None
             raise StopIteration
         staged, names, index = self._staged[0]  # if what follows fails, the next call tries again
         batch = self._converted(staged)

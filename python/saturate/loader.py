@@ -13,7 +13,7 @@ from ._core import Error
 from ._core import Loader as _Core
 from .iteration import Iteration, Place
 from .sources import OwnSource, classes_of, open_source, text_of_source
-from .world import resolved_world
+from .world import group_world, resolved_world
 
 # Threads of a loader may need Python, which must not end before them.
 _open: weakref.WeakSet[Loader] = weakref.WeakSet()
@@ -115,8 +115,9 @@ class Loader:
 
     Several processes
         rank, world: this process's part of each batch; by default torch.distributed's if it is initialised, else
-            as torchrun, srun or mpirun say. The order is that of one process, so that a state continues at any
-            world size. set_epoch() is not needed.
+            as torchrun, srun or mpirun say. If it is initialised after the loader was made, the next iteration opens
+            the source again. The order is that of one process, so that a state continues at any world size.
+            set_epoch() is not needed.
         uneven: "pad" repeats samples so that all ranks have as many, as DistributedSampler does; "drop" skips
             some, as it does with drop_last=True; "join": neither, so that a rank's last batch may be smaller.
 
@@ -158,8 +159,8 @@ class Loader:
         if device is not None and to != "torch":
             raise ValueError(f'device={device!r} needs to="torch"')
         self._convert = _converter(to)
-        self.rank, self.world = resolved_world(rank, world)
-        batch = _one_of("batch", batch, "batch_size", None if batch_size is None else batch_size * self.world)
+        self._rank, self._world = resolved_world(rank, world)
+        batch = _one_of("batch", batch, "batch_size", None if batch_size is None else batch_size * self._world)
         threads = _one_of("threads", threads, "num_workers", None if num_workers is None else max(1, num_workers))
         if processes and threads != 0:  # threads that wait for processes are as good as none
             threads = (threads or len(os.sched_getaffinity(0))) + processes
@@ -178,7 +179,7 @@ class Loader:
                                                          layout, soft_labels, device)
         self._at = Place()                         # for state_dict() and the next iteration
         self._running: Optional[Place] = None      # the place of the one iteration that may take batches
-        self._starting = threading.Lock()          # one iteration at a time
+        self._starting = threading.RLock()         # one iteration at a time
         _open.add(self)
 
     def _opened(self, source: Any, processes: int, classes: Optional[Sequence[str]], target: str, overrides: List[str],
@@ -205,7 +206,7 @@ class Loader:
                          own_size=own.size if own else 0, own_target=target,
                          classes=names,
                          overrides=overrides, train=train,
-                         dtype=form[0], planar=form[1] == "nchw", names=self._names, rank=self.rank, world=self.world,
+                         dtype=form[0], planar=form[1] == "nchw", names=self._names, rank=self._rank, world=self._world,
                          soft_labels=soft_labels, mixes=device is None or dtype == "uint8", allocate=allocate)
             of_volumes = ("size", "crop", "padding", "flip") if core.has_volumes else ()
             given = [name for name, value in self._of_images.items() if value is not None and name not in of_volumes]
@@ -221,15 +222,37 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches in a whole epoch; with on_error="skip", batches without a good sample are missing."""
+        self._follow_group()
         return self._core.batches
 
     def __iter__(self) -> Iterator[Any]:
         with self._starting:
             last, self._running = self._at, None
+            self._follow_group()
             at = Place(last.epoch + 1) if last.begun else Place(last.epoch, last.batch)
             number = self._core.start_epoch(at.epoch, at.batch)
             self._at = self._running = at
             return Iteration(self, at, number)
+
+    def _follow_group(self) -> None:
+        """Reads this process's part if torch.distributed was initialised after the loader was made. An iteration in
+        progress goes on as it was."""
+        with self._starting:
+            found = group_world() if self._arguments["rank"] is None else None
+            if found in (None, (self._rank, self._world)) or self._running is not None or self not in _open:
+                return
+            other = Loader(**{**self._arguments, "rank": found[0], "world": found[1]})
+            _open.discard(other)
+            if self._at.batch and not self._at.begun and other._core.batch != self._core.batch:
+                raise Error(f"the state was loaded before torch.distributed said that there are {found[1]} processes, "
+                            "whose batches are larger (batch_size). Load it after init_process_group(), or give batch "
+                            "instead of batch_size")
+            core, own = self._core, self._own
+            self._rank, self._world = found
+            self._core, self._own, self._feed = other._core, other._own, other._feed
+            core.close()
+            if own:
+                own.close()
 
     def __enter__(self) -> Loader:
         return self
@@ -257,6 +280,18 @@ class Loader:
                 + (f", rank {self.rank} of {self.world})" if self.world > 1 else ")"))
 
     @property
+    def rank(self) -> int:
+        """This process among those that share each batch, from 0."""
+        self._follow_group()
+        return self._rank
+
+    @property
+    def world(self) -> int:
+        """How many processes share each batch."""
+        self._follow_group()
+        return self._world
+
+    @property
     def samples(self) -> int:
         """Samples in the source, like len(loader.dataset) of a DataLoader."""
         return self._core.size
@@ -264,7 +299,8 @@ class Loader:
     @property
     def batch_size(self) -> int:
         """Samples of this rank in a batch; the last one of an epoch may have fewer."""
-        return (self._core.batch + self.world - 1 - self.rank) // self.world
+        world, rank = self.world, self.rank
+        return (self._core.batch + world - 1 - rank) // world
 
     @property
     def classes(self) -> List[str]:
@@ -304,4 +340,5 @@ class Loader:
 
     def _order(self) -> Dict[str, int]:
         """The values that a place in an epoch depends on; "batch_size" counts all ranks."""
+        self._follow_group()
         return {"samples": self._core.size, "batch_size": self._core.batch, "seed": self._core.seed}

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 from ._core import Error, __version__
 from .phases import NAMES
 from .telemetry import device_peak_memory, peak_memory
-from .world import found_world
+from .world import is_rank_0
 
 # The scalars of a record, for TensorBoard, under the command's names.
 SCALARS = ("loss", "lr", "images_per_s", "memory_peak_bytes")
@@ -106,7 +106,7 @@ def open_outputs(out: Any, tensorboard: Union[bool, str, os.PathLike[str]]) -> L
     if tensorboard is True and out is None:
         raise Error("there is no folder for TensorBoard's events (tensorboard). Give out= too, or the folder in place "
                     "of True")
-    if found_world()[0] != 0:
+    if not is_rank_0():
         return []
     if tensorboard is not False:
         kind, folder = summary_writer(), out if tensorboard is True else tensorboard

@@ -142,8 +142,8 @@ class Kept:
                 self._keep_object(each, seen)
         for each in objects:
             if not issubclass(type(each), torch.nn.Module) and not self._keep_object(each, seen):
-                raise TypeError(f"state has a {type(each).__name__}, which cannot be restored (saturate.diagnose). Give "
-                                "it tensors, dicts, lists, generators of random numbers, or objects with state_dict()")
+                raise TypeError(f"state has a {type(each).__name__}, which cannot be restored (saturate.diagnose). "
+                                "Give tensors, dicts, lists, generators of random numbers, objects with state_dict()")
         self._keep_random()
 
     def _keep_module(self, module: Any, seen: Set[int]) -> None:

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Optional, Tuple
 
 from . import _core
 
 
-def found_world() -> Tuple[int, int]:
-    """(rank, world size) of torch.distributed if it is initialised, else as the launcher's variables say."""
+def group_world() -> Optional[Tuple[int, int]]:
+    """(rank, world size) of torch.distributed; None: it is not initialised."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
+    return None
+
+
+def _is_rank_to_come() -> bool:
+    """Lightning starts processes with torchrun's variables except RANK, and makes their group later."""
+    others = ("WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")
+    return not os.environ.get("RANK") and all(os.environ.get(name) for name in others)
+
+
+def found_world() -> Tuple[int, int]:
+    """(rank, world size) of torch.distributed if it is initialised, else as the launcher's variables say; (0, 1) if its
+    processes get their ranks later."""
+    found = group_world()
+    if found is not None:
+        return found
+    if _is_rank_to_come():
+        return 0, 1
     rank, world, _ = _core.launched_world()
     return rank, world
+
+
+def is_rank_0() -> bool:
+    """Also in processes that get their ranks later."""
+    if group_world() is None and _is_rank_to_come():
+        return os.environ["LOCAL_RANK"] == os.environ["NODE_RANK"] == "0"
+    return found_world()[0] == 0
 
 
 def resolved_world(rank: Optional[int], world: Optional[int]) -> Tuple[int, int]:

@@ -12,8 +12,9 @@ import saturate
 from sample_sets import Numbered
 
 SIZE = 22
-LAUNCHERS = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID",
-             "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE"]
+LAUNCHERS = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT",
+             "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",
+             "PMI_SIZE"]
 
 
 def make(rank, world, **arguments):
@@ -134,21 +135,70 @@ def test_half_of_the_variables_are_an_error(launched):
         make(None, None)
 
 
+LIGHTNING = {"WORLD_SIZE": 2, "LOCAL_RANK": 1, "NODE_RANK": 0, "MASTER_ADDR": "a", "MASTER_PORT": 1}
+
+
+def test_ranks_that_lightning_has_not_said_yet(launched, tmp_path):
+    launched(**LIGHTNING)
+    loader = make(None, None)
+    assert (loader.rank, loader.world) == (0, 1)
+    with saturate.watch(out=tmp_path / "run"):
+        assert not (tmp_path / "run").exists()  # the other process writes
+    launched(**{**LIGHTNING, "LOCAL_RANK": 0})
+    with saturate.watch(out=tmp_path / "run"):
+        assert (tmp_path / "run").exists()
+
+
+def grouped(monkeypatch, *found):
+    """As if torch.distributed were initialised now."""
+    monkeypatch.setattr("saturate.loader.group_world", lambda: found)
+
+
+def test_a_group_that_comes_later(monkeypatch, launched):
+    whole, halves = make(0, 1), make(1, 2)
+    first, half, second_half = labels_of(whole), labels_of(halves), labels_of(halves)
+    one = make(None, None, batch=None, batch_size=4)
+    given, other = make(0, 1), make(None, None)
+    next(iter(other))
+    begun = iter(make(None, None))
+    next(begun)
+    grouped(monkeypatch, 1, 2)
+    assert (one.rank, one.world, one.batch_size, len(one), len(given)) == (1, 2, 4, 3, 3)
+    assert labels_of(one) == half and labels_of(given) == first
+    assert labels_of(other) == second_half
+    assert labels_of(begun) == first[1:]  # goes on as it was
+
+
+@pytest.mark.parametrize("batch", [{"batch": 8}, {"batch": None, "batch_size": 8}])
+def test_a_state_that_was_loaded_before_the_group(monkeypatch, launched, batch):
+    loader = make(None, None, **batch)
+    loader.load_state_dict({"epoch": 0, "batch": 1})
+    grouped(monkeypatch, 1, 2)
+    if "batch_size" in batch:
+        with pytest.raises(saturate.Error, match="the state was loaded before"):
+            next(iter(loader))
+    else:
+        assert labels_of(loader) == ranks_of(2)[1][1:]
+
+
 DISTRIBUTED = """
 import sys
 import torch.distributed as dist
 import saturate
 sys.path.insert(0, sys.argv[1])
 from sample_sets import Numbered
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[3]), world_size=2)
-loader = saturate.Loader(Numbered(22), batch=8, size=6, to="torch")
-print([labels.tolist() for _, labels in loader])
+def make():
+    return saturate.Loader(Numbered(22), batch=8, size=6, to="torch")
+loader = make() if sys.argv[3] == "later" else None
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[4]), world_size=2)
+print([labels.tolist() for _, labels in loader or make()])
 """
 
 
-def test_torch_distributed_says_them(tmp_path):
+@pytest.mark.parametrize("order", ["earlier", "later"])
+def test_torch_distributed_says_them(tmp_path, order):
     pytest.importorskip("torch")
-    command = [sys.executable, "-c", DISTRIBUTED, os.path.dirname(__file__), str(tmp_path / "store")]
+    command = [sys.executable, "-c", DISTRIBUTED, os.path.dirname(__file__), str(tmp_path / "store"), order]
     processes = [subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, text=True) for rank in range(2)]
     found = [process.communicate(timeout=120)[0] for process in processes]
     assert found == [f"{batches}\n" for batches in ranks_of(2)]
