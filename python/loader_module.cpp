@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -41,12 +42,16 @@ class PyLoader {
         loader_(std::make_unique<Loader>(*data_, loader_options(recipe_, setup, *data_),
                                          recipe_.augment, allocator_of(setup))),
         batches_(loader_->batches()) {}
-  ~PyLoader() { close(); }
+  ~PyLoader() {
+    if (is_forked()) static_cast<void>(new std::pair(std::move(loader_), data_));  // never ended
+    close();
+  }
   PyLoader(const PyLoader&) = delete;
   PyLoader& operator=(const PyLoader&) = delete;
 
   // Ends the threads, which may need Python's lock to finish.
   void close() {
+    if (is_forked()) return;
     const nb::gil_scoped_release others_run;
     const MutexLock one_consumer(consuming_);
     held_.reset();
@@ -146,6 +151,9 @@ class PyLoader {
     bool more = false;  // false: the end of the epoch
   };
   static constexpr auto kLook = std::chrono::milliseconds(50);  // between two checks for signals
+
+  // A forked process has none of the threads, which it would wait for.
+  bool is_forked() const { return getpid() != process_; }
 
   // A value of the loader; the default once it is closed.
   template <class Value>
@@ -289,6 +297,7 @@ class PyLoader {
                           mix.box.y, mix.box.width, mix.box.height);
   }
 
+  const pid_t process_ = getpid();
   const Recipe recipe_;
   const bool planar_, soft_;
   const bool mixes_;                             // pixels; the labels always

@@ -42,6 +42,7 @@ class Iteration:
         loader, place = self._loader, self._place
         if self._over:
             raise StopIteration
+        loader._require_threads()
         if loader._running is not place:
             raise Error("this iteration was ended by a newer one over the same loader, or by close(): "
                         "make a separate saturate.Loader for each of two concurrent iterations")

@@ -132,7 +132,7 @@ class Loader:
     A batch's contents depend only on the arguments and the epoch, not on threads, processes or timing, if a
     dataset's items do. A batch's memory is reused when all its arrays are gone. Ctrl-C ends a wait for a batch. An
     interrupt or a failed conversion loses no batch: the iteration returns the same one next. Pickling a loader
-    keeps its arguments and position. Raises saturate.Error.
+    keeps its arguments and position; a forked process cannot iterate over it. Raises saturate.Error.
     """
 
     def __init__(self, source: Union[str, os.PathLike[str], Any], *, batch: Optional[int] = None,
@@ -180,6 +180,7 @@ class Loader:
         self._at = Place()                         # for state_dict() and the next iteration
         self._running: Optional[Place] = None      # the place of the one iteration that may take batches
         self._starting = threading.RLock()         # one iteration at a time
+        self._process = os.getpid()                # whose threads make the batches
         _open.add(self)
 
     def _opened(self, source: Any, processes: int, classes: Optional[Sequence[str]], target: str, overrides: List[str],
@@ -226,6 +227,7 @@ class Loader:
         return self._core.batches
 
     def __iter__(self) -> Iterator[Any]:
+        self._require_threads()
         with self._starting:
             last, self._running = self._at, None
             self._follow_group()
@@ -234,12 +236,18 @@ class Loader:
             self._at = self._running = at
             return Iteration(self, at, number)
 
+    def _require_threads(self) -> None:
+        if os.getpid() != self._process:
+            raise Error("the loader was made in another process, and a forked one has none of its threads "
+                        "(saturate.Loader). Make it in this process, or give the DataLoader num_workers=0")
+
     def _follow_group(self) -> None:
         """Reads this process's part if torch.distributed was initialised after the loader was made. An iteration in
         progress goes on as it was."""
         with self._starting:
             found = group_world() if self._arguments["rank"] is None else None
-            if found in (None, (self._rank, self._world)) or self._running is not None or self not in _open:
+            is_usable = self in _open and self._running is None and self._process == os.getpid()
+            if found in (None, (self._rank, self._world)) or not is_usable:
                 return
             other = Loader(**{**self._arguments, "rank": found[0], "world": found[1]})
             _open.discard(other)
@@ -261,9 +269,12 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """Ends the threads and processes; returned batches stay valid. Also the end of a `with` block."""
+        """Ends the threads and processes; returned batches stay valid. Also the end of a `with` block. Nothing ends if
+        a forked process calls it."""
         _open.discard(self)
         self._running = None
+        if os.getpid() != self._process:  # a forked one, which would wait for threads that it lacks
+            return
         self._core.close()
         if self._own:
             self._own.close()

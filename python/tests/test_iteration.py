@@ -1,6 +1,7 @@
 """The order of iterations: each from its first batch, one at a time, no batch lost. Needs numpy and pytest."""
 
 import itertools
+import os
 import signal
 import threading
 import time
@@ -42,6 +43,34 @@ def test_an_epoch_that_was_left_is_over():
     for number in range(3):
         assert labels_of(itertools.islice(loader, 2)) == epoch(number)[:2]
     assert labels_of(loader) == epoch(3)
+
+
+def is_refused(call):
+    try:
+        call()
+    except saturate.Error as error:
+        return "made in another process" in str(error)
+    return False
+
+
+def test_a_forked_process_is_refused_and_ends():
+    from saturate.loader import _close_all
+
+    loader = make(train=False)
+    batches = iter(loader)
+    first = next(batches)
+    child = os.fork()
+    if child == 0:
+        is_right = False
+        try:
+            signal.alarm(20)  # in place of a hang
+            is_right = is_refused(lambda: next(batches)) and is_refused(lambda: iter(loader))
+            loader.close()
+            _close_all()
+        finally:
+            os._exit(0 if is_right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len([first, *batches]) == BATCHES
 
 
 @pytest.mark.parametrize("leave", ["break", "raise"])
