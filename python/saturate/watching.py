@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
-from typing import Any, Dict, Iterator, List, Optional, Union
+import sys
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from ._core import Error
 from .device_time import EVERY, LONG_STEP_NS
@@ -20,10 +22,12 @@ _active: List[Watch] = []
 class Watch:
     """Measures where a loop's time goes, by phase, until close() or the end of its `with` block.
 
-        for images, labels in saturate.watch(loader, out="runs/mine"):
-            ...
+        for epoch in range(90):
+            for images, labels in saturate.watch(loader, out="runs/mine"):
+                ...
 
-    counts a step for each optimizer step (without torch, for each batch). Any other loop says when a step ends:
+    counts a step for each optimizer step (without torch, for each batch). Each further watch() with the same arguments
+    continues the first; it ends when another one begins, or the program ends. Any other loop says when a step ends:
 
         with saturate.watch(out="runs/mine") as w:
             for images, labels in loader:
@@ -39,7 +43,8 @@ class Watch:
     are times of the thread that made the Watch, on the host: on a GPU they show when the host launches work, and where
     it waits. `device_phases` has the GPU's own time, and `workers` the time inside a DataLoader's workers.
 
-    loader: what to iterate over; may be left out.
+    loader: what to iterate over; may be left out. Its batches are the samples that are counted; without it those of
+        all loaders are, except under torch.no_grad().
     out: a folder for metrics.jsonl and host.json, which `saturate report FOLDER` makes a page of; must not hold a
         run. On other ranks than 0 nothing is written. By default nothing is written.
     tensorboard: a folder for TensorBoard's events, or True: `out`/tb. Needs torch and the package tensorboard.
@@ -51,11 +56,16 @@ class Watch:
 
     def __init__(self, loader: Any = None, *, out: Union[str, os.PathLike[str], None] = None,
                  model: Any = None, tensorboard: Union[bool, str, os.PathLike[str]] = False) -> None:
-        if _active:
-            raise Error("another watch is measuring (saturate.watch). Close it first")
+        for other in list(_active):
+            if not other._has_ended():
+                raise Error("another watch is measuring (saturate.watch). Close it first")
+            other.close()
         self.loader = loader
+        self._arguments = (out, model, tensorboard)
         self.steps = self.samples = 0
         self._begun_epochs = 0        # of `loader`
+        self._loops = 0               # over it now
+        self._is_block = False        # a `with` block's
         self._batches = 0             # of the present epoch of `loader`
         self._is_manual = False       # step() was called by the program
         self._optimizer: Any = None   # the last one that made a step
@@ -66,7 +76,7 @@ class Watch:
         self._telemetry, self._total_telemetry = Telemetry(gpu), Telemetry(gpu)
         self._clock = PhaseClock()
         try:
-            self._hooks = Hooks(self._clock, self._on_batch, self._on_optimizer, model)
+            self._hooks = Hooks(self._clock, self._on_other_batch, self._on_optimizer, model)
         except BaseException:
             for output in self._outputs:
                 output.close()
@@ -81,7 +91,14 @@ class Watch:
             raise Error("there is nothing to iterate over (saturate.watch). Give it the loader")
         self._begun_epochs += 1
         self._batches = 0
-        clock, batches = self._clock, iter(self.loader)
+        self._loops += 1
+        try:
+            yield from self._counted(iter(self.loader))
+        finally:
+            self._loops -= 1
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        clock = self._clock
         while True:
             clock.enter(WAIT)
             try:
@@ -90,11 +107,13 @@ class Watch:
                 return
             finally:
                 clock.leave()
-            self._on_batch(batch)
-            yield batch
-            self._batches += 1
-            if self._is_open and not self._is_manual and (self._has_stepped or self._optimizer is None):
-                self._count_step()
+            self.samples += size_of(batch)
+            try:
+                yield batch
+            finally:  # also if the loop ends here
+                self._batches += 1
+                if self._is_open and not self._is_manual and (self._has_stepped or self._optimizer is None):
+                    self._count_step()
 
     def __bool__(self) -> bool:
         return True  # also without a loader
@@ -122,8 +141,12 @@ class Watch:
         if now - self._last.time_ns >= RECORD_NS:
             self._record("step")
 
-    def _on_batch(self, batch: Any) -> None:
-        self.samples += size_of(batch)
+    def _on_other_batch(self, batch: Any) -> None:
+        """A batch that does not come through this watch. images_per_s leaves out the time of evaluation, and so its
+        samples."""
+        torch = sys.modules.get("torch")
+        if self._begun_epochs == 0 and (torch is None or torch.is_grad_enabled()):
+            self.samples += size_of(batch)
 
     def _on_optimizer(self, optimizer: Any) -> None:
         self._optimizer, self._has_stepped = optimizer, True
@@ -171,7 +194,15 @@ class Watch:
         for output in self._outputs:
             output.close()
 
+    def _has_ended(self) -> bool:
+        """Whether it is left open only because nothing says that its last loop was the last."""
+        return self._begun_epochs > 0 and self._loops == 0 and not self._is_block
+
+    def _is_for(self, loader: Any, arguments: Tuple[Any, ...]) -> bool:
+        return loader is not None and self.loader is loader and self._arguments == arguments
+
     def __enter__(self) -> Watch:
+        self._is_block = True
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -208,7 +239,17 @@ class Watch:
 def watch(loader: Any = None, *, out: Union[str, os.PathLike[str], None] = None, model: Any = None,
           tensorboard: Union[bool, str, os.PathLike[str]] = False) -> Watch:
     """Measures where a training loop's time goes: see saturate.Watch."""
+    for one in _active:
+        if one._has_ended() and one._is_for(loader, (out, model, tensorboard)):
+            return one
     return Watch(loader, out=out, model=model, tensorboard=tensorboard)
+
+
+@atexit.register
+def _close_all() -> None:
+    for one in list(_active):
+        if one._clock.thread is not None:  # not in a forked process
+            one.close()
 
 
 def _stop_in_child() -> None:

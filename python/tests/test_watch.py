@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import threading
 
 import pytest
@@ -81,6 +82,39 @@ def test_a_loop_without_torch_counts_batches(tmp_path):
     watch.close()
     with pytest.raises(saturate.Error, match="closed"):
         watch.step()
+
+
+ONE_LINE = """
+import os, sys, saturate
+loader = [["a"] * 16] * 4
+for epoch in range(2):
+    for number, _ in enumerate(saturate.watch(loader, out=sys.argv[1])):
+        if epoch == 1 and number == 1:
+            break
+if os.fork() == 0:
+    sys.exit()  # the watch is not this process's
+os.wait()
+"""
+
+
+def test_a_watch_in_one_line_goes_on_in_the_next_epoch_and_ends_with_the_program(tmp_path):
+    subprocess.run([sys.executable, "-W", "ignore", "-c", ONE_LINE, str(tmp_path / "run")], check=True, timeout=60)
+    (end,) = records(tmp_path / "run")
+    assert (end["kind"], end["step"], end["samples"], end["epoch"]) == ("end", 6, 96, 1.5)
+
+
+def test_a_watch_whose_loop_has_ended_is_closed_by_the_next():
+    loader = saturate.Loader(SYNTH, batch=16, size=8)
+    first = saturate.watch(loader)
+    batches = iter(first)
+    next(batches)
+    with pytest.raises(saturate.Error, match="another watch"):
+        saturate.watch()
+    batches.close()
+    assert saturate.watch(loader) is first and first.steps == 1
+    with saturate.watch() as second, pytest.raises(saturate.Error, match="closed"):
+        assert second is not first
+        first.step()
 
 
 def records(folder):
@@ -185,6 +219,20 @@ def test_the_phases_of_a_wrapped_loader(monkeypatch, torch):
     assert watch.steps == 2 and watch.samples == 6
     spent = {name: round(seconds * 1e9) for name, seconds in watch.phases.items() if seconds}
     assert spent == {"wait": 66, "forward": 9, "backward": 15, "optimizer": 14, "host": 26}
+
+
+def test_samples_are_those_of_training(monkeypatch, torch):
+    loop = Delays(monkeypatch, torch)
+    with saturate.watch(loop.loader) as watch:
+        for batch in watch:
+            loop.step(batch)
+            next(iter(loop.loader))
+    assert (watch.steps, watch.samples) == (3, 6)
+    with saturate.watch() as watch:
+        next(iter(loop.loader))
+        with torch.no_grad():
+            next(iter(loop.loader))
+    assert watch.samples == 2
 
 
 def test_an_exception_ends_its_phase(monkeypatch, torch):
