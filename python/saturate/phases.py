@@ -219,6 +219,8 @@ class Hooks:
         self._replace(owner, name, wrapper)
 
     def _add_module(self, module: Any) -> None:
+        if isinstance(module, self._torch.jit.ScriptModule):  # takes no hooks; its time is the host's
+            return
         self._known[id(module)] = module  # kept, so that its id stays its own
         self._undo.append(module.register_forward_pre_hook(_Hook(self._enter_module)).remove)
         self._undo.append(module.register_forward_hook(_Hook(self._leave_module), always_call=True).remove)
@@ -234,8 +236,9 @@ class Hooks:
             return
         self._depth += 1
         if self._depth == 1 and id(module) not in self._known:
-            self._add_module(module)  # its hook before this call is late, the one after it is not
-            self._enter_module()
+            self._add_module(module)
+            if id(module) in self._known:  # its hook before this call is late, the one after it is not
+                self._enter_module()
 
     def _search_leave(self, *_: Any) -> None:
         if get_ident() == self._clock.thread and self._depth > 0:

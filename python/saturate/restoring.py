@@ -147,10 +147,10 @@ class Kept:
         self._keep_random()
 
     def _keep_module(self, module: Any, seen: Set[int]) -> None:
-        training = module.training
+        training = getattr(module, "training", None)  # torch.jit.freeze removes it
 
         def restore_mode() -> None:
-            if module.training != training:
+            if training is not None and module.training != training:
                 module.training = training
 
         self._parts.append(restore_mode)

@@ -91,6 +91,13 @@ def test_attributes_and_buffers_that_a_module_replaces():
         assert not hasattr(module, "size") and ema.tolist() == [0, 0] and list(module.state_dict()) == ["ema"]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_a_frozen_module_of_torchscript_has_no_mode():
+    frozen = torch.jit.freeze(torch.jit.script(torch.nn.Linear(2, 2)).eval())
+    assert not hasattr(frozen, "training")
+    Kept(torch).restore()
+
+
 def test_generators_of_random_numbers():
     numpy = pytest.importorskip("numpy.random")
 

@@ -235,6 +235,21 @@ def test_samples_are_those_of_training(monkeypatch, torch):
     assert watch.samples == 2
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_a_module_of_torchscript_counts_as_the_host(monkeypatch, torch):
+    loop = Delays(monkeypatch, torch)
+    teacher = torch.jit.freeze(torch.jit.script(torch.nn.Linear(2, 2)).eval())
+    for model in (None, teacher):
+        with saturate.watch(loop.loader, model=model) as watch:
+            for batch in watch:
+                teacher(batch[0])
+                loop.step(batch)
+        spent = {name: round(seconds * 1e9) for name, seconds in watch.phases.items() if seconds}
+        forward = 0 if model else 3
+        expected = {**PER_STEP, "forward": forward, "host": PER_STEP["host"] + 3 - forward}
+        assert spent == {name: 3 * value for name, value in expected.items() if value}
+
+
 def test_an_exception_ends_its_phase(monkeypatch, torch):
     loop = Delays(monkeypatch, torch)
     with saturate.watch() as watch:
