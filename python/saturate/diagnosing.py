@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Collection, Dict, List, Optional, Sequence, Tuple
 
 from ._core import Error, is_worth
+from .loader_what_ifs import copyable
 from .observing import Observation
 from .session import Session, is_failure
 from .turns import Gain, Remedy, WhatIf
@@ -214,7 +215,7 @@ def diagnose(step: Callable[[Any], Any], loader: Any, *, model: Any = None, opti
     if not seconds > 0:
         raise ValueError(f"seconds={seconds!r}: use a number above 0")
     objects = [each for each in (optimizer, scaler, *state) if each is not None]
-    session = Session(torch, loader, Observation(torch, model, optimizer), seconds=seconds, only=only, skip=skip,
+    session = Session(torch, copyable(loader), Observation(torch, model, optimizer), seconds=seconds, only=only, skip=skip,
                       objects=objects)
     drive(session, step)
     return conclude(session)

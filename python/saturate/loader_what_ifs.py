@@ -31,6 +31,27 @@ class Endless:
                 return
 
 
+class AsItIs:
+    """A loader that is iterated itself, since a copy of it would lack something."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def copyable(loader: Any) -> Any:
+    """The loader, wrapped if its class does more with batches than DataLoader does, as Accelerate's does."""
+    from torch.utils.data import DataLoader
+
+    has_own = isinstance(loader, DataLoader) and type(loader).__iter__ is not DataLoader.__iter__
+    return AsItIs(loader) if has_own else loader
+
+
 def rebuilt(loader: Any, *, is_endless: bool = True, **changes: Any) -> Any:
     """A DataLoader with the same arguments apart from `changes`, and without end."""
     from torch.utils.data import DataLoader, IterableDataset

@@ -164,3 +164,26 @@ def test_a_step_may_take_its_batch_apart():
     data = [{"images": torch.ones(2), "labels": torch.ones(2)} for _ in range(8)]
     found = saturate.diagnose(step, torch.utils.data.DataLoader(data, batch_size=2), seconds=0.5, only=[])
     assert found.rate > 0
+
+
+class Moving(torch.utils.data.DataLoader):
+    """As Accelerate's loaders, it does more with a batch."""
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield {"moved": batch}
+
+
+def test_a_loader_with_an_iteration_of_its_own_is_iterated_itself():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step(batch):
+        (weight * batch["moved"].sum()).backward()
+        optimizer.step()
+
+    generator = torch.Generator().manual_seed(3)
+    loader = Moving(list(range(8)), batch_size=2, shuffle=True, generator=generator)
+    found = saturate.diagnose(step, loader, seconds=0.5, skip=["compile"])
+    assert found.rate > 0 and generator.get_state().equal(torch.Generator().manual_seed(3).get_state())
+    assert "batch-size" not in [name for name, _ in found.skipped]
