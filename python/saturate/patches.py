@@ -44,6 +44,19 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)  # it was inherited
 
 
+def endless_schedules(torch: Any) -> contextlib.AbstractContextManager[None]:
+    """OneCycleLR keeps its last rate instead of raising: a measurement makes more steps than are planned."""
+    schedule = torch.optim.lr_scheduler.OneCycleLR
+    original = schedule.get_lr
+
+    def get_lr(this: Any) -> Any:
+        if this.last_epoch > this.total_steps:
+            return [group["lr"] for group in this.optimizer.param_groups]
+        return original(this)
+
+    return replaced(schedule, "get_lr", get_lr)
+
+
 def _is_from_torch(frame: Any) -> bool:
     """torch's own optimizers call item(), which no user can leave out."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "torch"

@@ -15,7 +15,7 @@ from ._core import Error
 from .diagnosing import Diagnosis, conclude
 from .loader_what_ifs import own_batches
 from .observing import STEPS, Observation
-from .patches import replaced
+from .patches import endless_schedules, replaced
 from .session import Session, first_line, is_failure
 from .turns import Arm, Turns
 
@@ -219,7 +219,7 @@ class MeasuredLoop(ScriptLoop):
 
         arm = Arm(own_batches(self.loader))
         turns = Turns(self.torch.cuda.synchronize if self.torch.cuda.is_available() else lambda: None)
-        with replaced(self.torch.autograd, "backward", noting):
+        with replaced(self.torch.autograd, "backward", noting), endless_schedules(self.torch):
             pace = yield from turns.steps(arm, contextlib.nullcontext, 0.0, self._steps)
         self.rate = pace.steps_per_s
 

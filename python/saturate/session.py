@@ -9,6 +9,7 @@ from typing import Any, Callable, Collection, Generator, List, Optional
 from .group_turns import GroupTurns, world_of
 from .loader_what_ifs import epoch_start, is_copied, loader_what_ifs, own_batches, persistent_remedy
 from .observing import STEPS, Observation
+from .patches import endless_schedules
 from .restoring import Kept
 from .step_what_ifs import step_what_ifs
 from .turns import Arm, Gain, Pace, Remedy, Turns, WhatIf, held
@@ -45,6 +46,10 @@ class Session:
         self.start_share = 0.0                # of an epoch, until its first batch
 
     def run(self) -> NoPace:
+        with endless_schedules(self.torch):
+            yield from self._measure()
+
+    def _measure(self) -> NoPace:
         self._begin = self._clock()
         try:
             if self.seen.steps < STEPS:

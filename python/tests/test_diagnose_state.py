@@ -166,6 +166,26 @@ def test_a_step_may_take_its_batch_apart():
     assert found.rate > 0
 
 
+def test_a_schedule_of_few_steps():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=4)
+    before = optimizer.param_groups[0]["lr"]
+
+    def step(batch):
+        (weight * batch.sum()).backward()
+        optimizer.step()
+        schedule.step()
+
+    found = saturate.diagnose(step, torch.utils.data.DataLoader(list(range(8))), seconds=0.5, only=[])
+    assert found.rate > 0 and schedule.last_epoch == 0 and optimizer.param_groups[0]["lr"] == before
+    optimizer.step()
+    for _ in range(4):
+        schedule.step()
+    with pytest.raises(ValueError, match="Tried to step"):  # as before
+        schedule.step()
+
+
 class Moving(torch.utils.data.DataLoader):
     """As Accelerate's loaders, it does more with a batch."""
 
