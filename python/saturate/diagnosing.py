@@ -215,7 +215,7 @@ def diagnose(step: Callable[[Any], Any], loader: Any, *, model: Any = None, opti
     if not seconds > 0:
         raise ValueError(f"seconds={seconds!r}: use a number above 0")
     objects = [each for each in (optimizer, scaler, *state) if each is not None]
-    session = Session(torch, copyable(loader), Observation(torch, model, optimizer), seconds=seconds, only=only, skip=skip,
-                      objects=objects)
+    session = Session(torch, copyable(loader), Observation(torch, model, optimizer), seconds=seconds, only=only,
+                      skip=skip, objects=objects)
     drive(session, step)
     return conclude(session)

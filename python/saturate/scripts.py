@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import types
-from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence, Set
 
 from ._core import Error
 from .diagnosing import Diagnosis, conclude
@@ -64,6 +64,9 @@ class ScriptLoop:
         self._batches: Optional[Iterator[Any]] = None
         self._counts: Dict[int, int] = {}     # batches of each loader
         self._loaders: List[Any] = []         # kept, so that an id stays its own
+        self._stepped: Set[int] = set()       # loaders after whose batch an optimizer made a step
+        self._last: Any = None                # loader that was asked for a batch
+        self._steps_before = 0                # when it was asked
         self._counting: List[Any] = []        # loaders whose length the script has asked for
         self._stack = contextlib.ExitStack()  # of the search
         self._thread = threading.get_ident()
@@ -131,13 +134,15 @@ class ScriptLoop:
         if self.loader is not None:
             return loader is self.loader
         count = self._counts.get(id(loader), 0)
+        if self._last is not None and self.seen.optimizer_steps > self._steps_before:
+            self._stepped.add(id(self._last))
+        self._last, self._steps_before = loader, self.seen.optimizer_steps
         if count == 0:
             self._loaders.append(loader)
-            self._steps_before = self.seen.optimizer_steps
             self.seen.counted.calls.clear()
             self.seen.counted.seconds.clear()
         self._counts[id(loader)] = count + 1
-        if count < STEPS or self.seen.optimizer_steps == self._steps_before:
+        if count < STEPS or id(loader) not in self._stepped:
             return False
         self.seen.steps = count
         self._stack.close()

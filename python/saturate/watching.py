@@ -41,7 +41,8 @@ class Watch:
     GPU, in Tensor.to and Tensor.cuda. reduce: with several processes, the end of a backward after its last gradient,
     in which DDP waits for its all-reduces, and calls of torch.distributed's collectives. host: everything else, also
     modules of TorchScript. These are times of the thread that made the Watch, on the host: on a GPU they show when the
-    host launches work, and where it waits. `device_phases` has the GPU's own time, and `workers` the time inside a DataLoader's workers.
+    host launches work, and where it waits. `device_phases` has the GPU's own time, and `workers` the time inside a
+    DataLoader's workers.
 
     loader: what to iterate over; may be left out. Its batches are the samples that are counted; without it those of
         all loaders are, except under torch.no_grad().

@@ -128,6 +128,20 @@ def test_a_script_that_begins_an_iteration_for_each_step(script, monkeypatch):
     assert found.causes[0].gain == pytest.approx(5, rel=0.01)
 
 
+def test_a_loader_for_evaluation_after_each_step_is_not_that_of_the_loop(script, monkeypatch):
+    import builtins
+
+    from saturate.scripts import diagnose_script
+
+    clock = Clock()
+    monkeypatch.setattr(builtins, "clock", clock, raising=False)
+    script.write_text(TIMED.replace("DataLoader(Data(), batch_size=4)", "DataLoader(range(40))")
+                      .replace("for _, labels in held_out", "for labels in held_out")
+                      .replace("optimizer.step();", "optimizer.step(); list(held_out);"))
+    found = diagnose_script(str(script), ["99999"], seconds=1e4, only=["data-loading"], clock=clock)
+    assert found.rate == pytest.approx(20, rel=0.01) and found.causes[0].gain == pytest.approx(5, rel=0.01)
+
+
 @pytest.mark.parametrize("failure, text", [("raise ValueError('no fused steps')", "no fused steps"),
                                            ("sys.exit(3)", "exit code 3")])
 def test_a_script_that_fails_with_a_change_keeps_what_was_measured(script, monkeypatch, failure, text):
@@ -137,7 +151,8 @@ def test_a_script_that_fails_with_a_change_keeps_what_was_measured(script, monke
 
     clock = Clock()
     monkeypatch.setattr(builtins, "clock", clock, raising=False)
-    fails = f"optimizer.step()\n            if optimizer.param_groups[0]['fused']:\n                {failure}\n           "
+    indent = "\n" + 12 * " "
+    fails = f"optimizer.step(){indent}if optimizer.param_groups[0]['fused']: {failure}{indent[:-1]}"
     script.write_text(TIMED.replace("optimizer.step();", fails).replace("range(epochs)", "range(100000)")
                       .replace("clock.now += 0.01\n        return", "clock.now += 0\n        return"))
     found = diagnose_script(str(script), ["9"], seconds=1e5, only=["batch-size", "fused-optimizer"], clock=clock)
