@@ -51,5 +51,18 @@ TEST(WaitingRun, EndsAndSavesWhenItIsStopped) {
             result.steps);
 }
 
+TEST(WaitingRun, EndsAndSavesWhenItIsStoppedInAnEvaluation) {
+  const testing::TempDir dir;
+  TrainerOptions options = testing::saving_options(dir / "run");
+  const auto held_out = std::make_shared<Hanging>(1);
+  options.eval_dataset = held_out;
+  options.should_stop = [&] { return held_out->hangs.load(); };
+  Trainer trainer(testing::env(), testing::small_recipe(), options);
+  const TrainResult result = trainer.run();
+  EXPECT_EQ(result.end, RunEnd::kInterrupted);
+  EXPECT_EQ(result.steps, 4) << "one epoch";
+  EXPECT_EQ(find_checkpoint(testing::env(), dir / "run", print_warning).position.step, 4);
+}
+
 }  // namespace
 }  // namespace saturate

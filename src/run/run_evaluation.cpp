@@ -8,7 +8,9 @@
 #include <cmath>
 #include <utility>
 
+#include "base/cancel.h"
 #include "record/class_results.h"
+#include "saturate/data/error.h"
 #include "saturate/group.h"
 
 namespace saturate {
@@ -97,7 +99,20 @@ bool RunEvaluation::is_due(const RunPosition& position) const {
   return is_due_at(position, run_.recipe.train.eval_every, run_.recipe.train.eval_every_steps);
 }
 
-// Evaluates this rank's images, and all-reduces the metrics; empty if any rank cancelled.
+// Evaluates this rank's images; empty if that was cancelled.
+std::optional<Metrics> RunEvaluation::evaluate_own(const EvaluationObserver& observer) {
+  // A signal ends it also while storage does not deliver, so that the epoch before it is saved.
+  const CancelScope scope(run_.options.should_stop);
+  try {
+    return evaluator_->run(learner_.model(), learner_.task(), observer);
+  } catch (const Error&) {
+    if (!run_.options.should_stop()) throw;
+    learner_.model().set_training(true);
+    return std::nullopt;
+  }
+}
+
+// The same for all ranks, whose metrics are all-reduced; empty if any rank cancelled.
 std::optional<Metrics> RunEvaluation::evaluate(const RunPosition& position, const char* title) {
   size_t done = 0;
   answers_.clear();
@@ -106,15 +121,14 @@ std::optional<Metrics> RunEvaluation::evaluate(const RunPosition& position, cons
   SampleGallery* const gallery = recorder_.gallery();
   if (gallery) gallery->begin_evaluation();
   RunLog& log = recorder_.log();
-  const auto found = evaluator_->run(
-      learner_.model(), task, [&](const DeviceBatch& batch, const at::Tensor& logits) {
-        done += size_t(batch.count());
-        if (classifies()) answers_.add(logits, batch.labels);
-        if (task.keeps_outputs()) kept_.add(logits, batch.labels);
-        if (gallery) gallery->see(batch, logits);
-        log.show(position, fmt::format("{} {}/{}", title, done, evaluator_->size()));
-        return !run_.options.should_stop();
-      });
+  const auto found = evaluate_own([&](const DeviceBatch& batch, const at::Tensor& logits) {
+    done += size_t(batch.count());
+    if (classifies()) answers_.add(logits, batch.labels);
+    if (task.keeps_outputs()) kept_.add(logits, batch.labels);
+    if (gallery) gallery->see(batch, logits);
+    log.show(position, fmt::format("{} {}/{}", title, done, evaluator_->size()));
+    return !run_.options.should_stop();
+  });
   log.warn_of_skipped(evaluator_->skipped(), warned_);
   if (run_.any(!found)) return std::nullopt;
   Metrics all = all_reduce_metrics(run_, task, *found);

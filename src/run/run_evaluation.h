@@ -83,6 +83,7 @@ class RunEvaluation {
 
  private:
   bool classifies() const;
+  std::optional<Metrics> evaluate_own(const EvaluationObserver& observer);
   std::optional<Metrics> evaluate(const RunPosition& position, const char* title);
   void write_classes(const Metrics& found, int64_t step);
   at::Tensor all_answers();
