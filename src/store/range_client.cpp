@@ -99,6 +99,7 @@ LinkPace RangeClient::pace() const {
 }
 
 void RangeClient::begin_attempt(const FetchPtr& fetch) {
+  if (!fetch->done) return;  // another request has succeeded since the timer was set
   try {
     if (!send(fetch)) return transfers_.after(kLookAgain, [this, fetch] { begin_attempt(fetch); });
     ++fetch->attempts;

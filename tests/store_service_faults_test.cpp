@@ -1,0 +1,91 @@
+// Requests that wait for credentials while their service fails or does not answer.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "store/object_store.h"
+#include "tests/bucket_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::env;
+using testing::error_of;
+using testing::HttpAnswer;
+using testing::HttpAsk;
+using testing::noise_text;
+using testing::quick_tuning;
+using testing::ScopedVariable;
+using testing::StoreServer;
+using testing::TempDir;
+using testing::wait_for;
+
+constexpr const char* kExpired = "<Error><Code>ExpiredToken</Code></Error>";
+
+class StoreServiceFaults : public ::testing::Test {
+ protected:
+  StoreServiceFaults() {
+    objects.put("/bucket/a", text);
+    service.tamper([this](const HttpAsk&, HttpAnswer& answer) {
+      wait_for([&] { return !hangs; });
+      answer = {fails ? 403 : 200,
+                {},
+                R"({"AccessKeyId": "KEY", "SecretAccessKey": "SECRETSECRET", "Token": "TOKEN)" +
+                    std::to_string(++exchanges) + "\"}"};
+    });
+  }
+  ~StoreServiceFaults() override { hangs = false; }
+
+  std::string read(ObjectStore& store, const ObjectStore::ObjectPtr& object, uint64_t at) {
+    std::vector<std::byte> out(100);
+    store.read(object, at, out);
+    return testing::to_text(out);
+  }
+
+  TempDir home;
+  const std::string text = noise_text(100'000);
+  std::atomic<bool> hangs{false}, fails{false};
+  std::atomic<int> exchanges{0};
+  StoreServer service, objects;  // their threads use the above
+  const testing::BucketVariables variables{home.path(), objects.url("")};
+  const ScopedVariable others[6] = {
+      {"AWS_ACCESS_KEY_ID", nullptr},
+      {"AWS_SECRET_ACCESS_KEY", nullptr},
+      {"AWS_WEB_IDENTITY_TOKEN_FILE", nullptr},
+      {"AWS_CONTAINER_CREDENTIALS_FULL_URI", service.url("/keys").c_str()},
+      {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", nullptr},
+      {"AWS_EC2_METADATA_DISABLED", "true"}};
+};
+
+// One of a range's two requests is refused, and waits for new credentials when the other succeeds.
+TEST_F(StoreServiceFaults, ARangeThatHasComeIsNotAskedForAgain) {
+  ObjectStore store(env(), {}, quick_tuning());
+  const auto object = store.open("s3://bucket/a");
+  for (uint64_t at = 1'000; at < 5'000; at += 100) read(store, object, at);  // how long they take
+  std::atomic<int> asks{0};
+  objects.tamper([&](const HttpAsk& ask, HttpAnswer& answer) {
+    if (ask.first != 50'000) return;
+    if (++asks == 1) {
+      wait_for([&] { return asks == 2; });
+      hangs = true;
+      answer = {400, {}, kExpired};
+    } else if (asks == 2) {
+      wait_for([&] { return hangs && service.asks().size() == 2; });
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the refusal has come
+    }
+  });
+  EXPECT_EQ(read(store, object, 50'000), text.substr(50'000, 100));
+  hangs = false;
+  ASSERT_TRUE(wait_for([&] { return exchanges == 2; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_EQ(read(store, object, 60'000), text.substr(60'000, 100));
+  EXPECT_EQ(asks, 2);
+}
+
+}  // namespace
+}  // namespace saturate
