@@ -87,5 +87,45 @@ TEST_F(StoreServiceFaults, ARangeThatHasComeIsNotAskedForAgain) {
   EXPECT_EQ(asks, 2);
 }
 
+// Each would otherwise begin an exchange of its own, one after the other.
+TEST_F(StoreServiceFaults, AllThatWaitFailWithOneExchange) {
+  fails = hangs = true;
+  ObjectStore store(env(), {}, quick_tuning());
+  constexpr int kWaiting = 6;
+  std::atomic<int> failed{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kWaiting; ++i)
+    threads.emplace_back([&] {
+      const Error error = error_of([&] { store.open("s3://bucket/a"); });
+      EXPECT_NE(error.reason().find("gets no credentials"), std::string::npos) << error.what();
+      ++failed;
+    });
+  EXPECT_TRUE(wait_for([&] { return service.asks().size() == 1; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // all wait
+  hangs = false;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failed, kWaiting);
+  EXPECT_EQ(service.asks().size(), 1u);
+  fails = false;
+  EXPECT_TRUE(wait_for([&] {  // the failure is not kept for long
+    try {
+      return store.open("s3://bucket/a")->is_open;
+    } catch (const Error&) {
+      return false;
+    }
+  }));
+}
+
+TEST_F(StoreServiceFaults, AServiceThatDoesNotAnswerIsWaitedForUntilTheTimeLimit) {
+  hangs = true;
+  StoreOptions options;
+  options.timeout_s = 0.2;
+  ObjectStore store(env(), options, quick_tuning());
+  const Error error = error_of([&] { store.open("s3://bucket/a"); });
+  EXPECT_NE(error.reason().find("no credentials came within data.timeout_s"), std::string::npos)
+      << error.what();
+  EXPECT_EQ(error.remedy(), "Check the service that hands them out");
+}
+
 }  // namespace
 }  // namespace saturate

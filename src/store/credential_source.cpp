@@ -16,6 +16,7 @@ constexpr int64_t kSecond = 1'000'000'000;       // ns
 constexpr int64_t kRenewBefore = 300 * kSecond;  // expiry
 constexpr int64_t kUsableUntil = 15 * kSecond;   // before expiry
 constexpr int64_t kRenewPause = 30 * kSecond;    // between attempts, while the old ones are good
+constexpr int64_t kKeepFailure = kSecond;        // for all who waited for the same attempt
 
 }  // namespace
 
@@ -43,7 +44,7 @@ CredentialSource::Look CredentialSource::look() {
   const bool is_old = !current_ || (expires && now > current_->expires_ns - kRenewBefore);
   if (is_old && now >= next_exchange_ns_) begin_exchange();
   if (is_good) return {true, current_};
-  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  if (failure_ && env_.now_ns() < failed_ns_ + kKeepFailure) std::rethrow_exception(failure_);
   begin_exchange();
   return {};
 }
@@ -101,6 +102,7 @@ void CredentialSource::exchange() {
   const MutexLock lock(mutex_);
   exchanging_ = false;
   failure_ = failure;
+  failed_ns_ = env_.now_ns();
   // Also after a success: a service may hand out the old ones until shortly before they expire.
   next_exchange_ns_ = unix_time_ns(env_) + kRenewPause;
   if (!failure) {

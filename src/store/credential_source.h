@@ -29,7 +29,7 @@ class CredentialSource {
 
   // Credentials, or nullopt if there are none, so that requests are not signed. Never waits:
   // is_there is false while a service is asked for them. Fails as find_credentials(), or with the
-  // service's failure, which the next call tries again.
+  // service's failure; a call that comes a second later tries again.
   struct Look {
     bool is_there = false;
     std::optional<Credentials> credentials = {};
@@ -62,6 +62,7 @@ class CredentialSource {
   int64_t next_exchange_ns_ GUARDED_BY(mutex_) = INT64_MIN;
   bool exchanging_ GUARDED_BY(mutex_) = false;
   std::exception_ptr failure_ GUARDED_BY(mutex_);
+  int64_t failed_ns_ GUARDED_BY(mutex_) = 0;
   std::unique_ptr<ThreadPool> thread_;  // last: it uses all of the above; made when needed
 };
 

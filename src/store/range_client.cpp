@@ -101,12 +101,21 @@ LinkPace RangeClient::pace() const {
 void RangeClient::begin_attempt(const FetchPtr& fetch) {
   if (!fetch->done) return;  // another request has succeeded since the timer was set
   try {
-    if (!send(fetch)) return transfers_.after(kLookAgain, [this, fetch] { begin_attempt(fetch); });
+    if (!send(fetch)) return wait_for_credentials(fetch);
     ++fetch->attempts;
     watch_for_delay(fetch);
   } catch (...) {
     finish(fetch, {}, std::current_exception());
   }
+}
+
+void RangeClient::wait_for_credentials(const FetchPtr& fetch) {
+  if (env_.now_ns() < fetch->deadline_ns)
+    return transfers_.after(kLookAgain, [this, fetch] { begin_attempt(fetch); });
+  fail_fetch(fetch, ErrorKind::kRun,
+             "no credentials came within data.timeout_s = " + decimal_text(options_.timeout_s, 0) +
+                 " s",
+             "Check the service that hands them out");
 }
 
 bool RangeClient::send(const FetchPtr& fetch) {
