@@ -1,5 +1,7 @@
 // shard: and tar: over HTTP against the same files on disk.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <set>
@@ -263,6 +265,21 @@ TEST_F(StoreSource, OpensByItselfAndKeepsWhatItReadOnDisk) {
   EXPECT_EQ(open_dataset(env(), server.url("/0.shard"))->size(), size_t(kFarSamples / 2));
   EXPECT_EQ(open_dataset(env(), server.url("/0.tar?token=x"))->size(), size_t(kFarSamples / 2));
   EXPECT_EQ(open_dataset(env(), "split:held,1/3," + far("tar"))->size(), size_t(kFarSamples / 3));
+}
+
+TEST_F(StoreSource, IsReadInAForkedChildBesideAnOpenOne) {
+  const auto data = open_input(env(), far("shard"), {});
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);  // it must not wait for a thread that only the parent has
+    Sample here, there;
+    open_dataset(env(), local("shard"))->read(50, here);
+    open_input(env(), far("shard"), {})->read(50, there);
+    _exit(here.bytes == there.bytes ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(StoreSource, OtherSchemesSayWhatToDo) {

@@ -1,5 +1,7 @@
 #include "store/store_env.h"
 
+#include <unistd.h>
+
 #include <map>
 #include <tuple>
 #include <utility>
@@ -42,7 +44,8 @@ class StoreFile : public ReadableFile {
   const ObjectStore::ObjectPtr object_;
 };
 
-using StoreIdentity = std::tuple<Env*, std::string, double, double, int>;
+// The process is part of it: a forked child has the parent's stores without their threads.
+using StoreIdentity = std::tuple<pid_t, Env*, std::string, double, double, int>;
 Mutex stores_mutex;
 std::map<StoreIdentity, std::weak_ptr<ObjectStore>>& stores() NEEDS_LOCK(stores_mutex) {
   static std::map<StoreIdentity, std::weak_ptr<ObjectStore>> all;
@@ -50,7 +53,8 @@ std::map<StoreIdentity, std::weak_ptr<ObjectStore>>& stores() NEEDS_LOCK(stores_
 }
 
 StoreIdentity identity_of(Env& env, const StoreOptions& options) {
-  return {&env, options.cache_dir, options.cache_gb, options.timeout_s, options.read_ahead_mb};
+  return {getpid(),         &env, options.cache_dir, options.cache_gb, options.timeout_s,
+          options.read_ahead_mb};
 }
 
 StoreTuning tuning_of(const StoreOptions& options) {
