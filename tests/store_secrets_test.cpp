@@ -99,6 +99,24 @@ TEST_F(StoreSecrets, AreInNoErrorOfAList) {
   }
 }
 
+TEST_F(StoreSecrets, AShortKeyIdStaysInTheNamesOfObjects) {
+  const ScopedVariable id("AWS_ACCESS_KEY_ID", "datascience");
+  const std::string name = "images/datascience/1.jpg";
+  server.tamper([&](const HttpAsk&, HttpAnswer& answer) {
+    answer = {200,
+              {},
+              "<ListBucketResult><Contents><Key>" + name +
+                  "</Key><Size>1</Size></Contents></ListBucketResult>"};
+  });
+  ObjectStore store(env(), {}, quick_tuning());
+  BucketList list(store.calls(), locate_bucket(env(), "s3://bucket/images/"), "images");
+  std::vector<std::string> keys;
+  list.each_page("images/", false, [&](ListPage&& page) {
+    for (const ListedObject& object : page.objects) keys.push_back(object.key);
+  });
+  EXPECT_EQ(keys, std::vector<std::string>{name});
+}
+
 // Sources that are no data, each with what its error says.
 struct BadText {
   const char *text, *error;
