@@ -6,8 +6,9 @@
 
 #include "saturate/data/dataset.h"
 #include "saturate/data/error.h"
+#include "store/bucket_list.h"
 #include "store/object_store.h"
-#include "tests/store_testing.h"
+#include "tests/bucket_testing.h"
 
 namespace saturate {
 namespace {
@@ -63,6 +64,31 @@ TEST_F(StoreMessages, OfRepliesThatAreNotTheObject) {
     const Error error = opening(server.url("/a"));
     expect(error, one.reason, one.remedy);
     EXPECT_EQ(error.reason().find("changed"), std::string::npos) << error.what();
+  }
+}
+
+// Each by a read and by a list.
+TEST_F(StoreMessages, OfDeniedAccessToABucket) {
+  struct Case {
+    int status;
+    const char *code, *region, *reason, *remedy;
+  };
+  const Case cases[] = {
+      {403, "RequestTimeTooSkewed", "", "access is denied", "Set this machine's clock"},
+      {403, "AccessDenied", "", "access is denied", "Check AWS_ACCESS_KEY_ID"},
+      {400, "InvalidToken", "us-east-1", "access is denied", "Check AWS_ACCESS_KEY_ID"},
+      {400, "InvalidRequest", "us-east-1", "400 InvalidRequest", "Check the URL"},
+      {400, "InvalidRequest", "eu-west-1", "is in region eu-west-1", "AWS_REGION=eu-west-1"}};
+  const testing::TempDir home;
+  const testing::BucketVariables variables(home.path(), server.url(""));
+  for (const auto& [status, code, region, reason, remedy] : cases) {
+    HttpAnswer denial{status, {}, "<Error><Code>" + std::string(code) + "</Code></Error>"};
+    if (*region) denial.headers["x-amz-bucket-region"] = region;
+    server.tamper([&](const HttpAsk&, HttpAnswer& answer) { answer = denial; });
+    expect(opening("s3://bucket/a"), reason, remedy);
+    ObjectStore store(env(), {}, quick_tuning());
+    BucketList list(store.calls(), locate_bucket(env(), "s3://bucket/x/"), "s3://bucket/x/");
+    expect(error_of([&] { list.each_page("x/", true, [](ListPage&&) {}); }), reason, remedy);
   }
 }
 

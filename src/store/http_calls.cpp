@@ -134,16 +134,15 @@ void require_good(const HttpCall& call, const HttpReply& reply, const std::strin
   const std::string region = region_of(reply);
   const std::string status = "cannot " + doing + ": the server answered " +
                              std::to_string(reply.status) + (code.empty() ? "" : " " + code);
-  if ((reply.status / 100 == 3 || reply.status == 400) && !region.empty())
+  if ((reply.status / 100 == 3 || reply.status == 400) && !region.empty() &&
+      region != call.request.region)
     fail(ErrorKind::kUsage, status + "; the bucket is in region " + region, call.name,
          "Set AWS_REGION=" + region);
   if (reply.status / 100 == 3)
     fail(ErrorKind::kRun, status + ", a redirect, which would get the credentials", call.name,
          "Set AWS_ENDPOINT_URL and AWS_REGION to those of the bucket");
-  if (reply.status == 401 || reply.status == 403)
-    fail(ErrorKind::kData, status + ": access is denied", call.name,
-         "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_PROFILE, and that they may " +
-             doing);
+  if (is_denied(reply.status, code))
+    fail(ErrorKind::kData, status + ": access is denied", call.name, remedy_of_denial(code, doing));
   fail(ErrorKind::kData, status, call.name, "Check the URL, and that the bucket exists");
 }
 

@@ -112,10 +112,10 @@ void RangeClient::begin_attempt(const FetchPtr& fetch) {
 void RangeClient::wait_for_credentials(const FetchPtr& fetch) {
   if (env_.now_ns() < fetch->deadline_ns)
     return transfers_.after(kLookAgain, [this, fetch] { begin_attempt(fetch); });
-  fail_fetch(fetch, ErrorKind::kRun,
-             "no credentials came within data.timeout_s = " + decimal_text(options_.timeout_s, 0) +
-                 " s",
-             "Check the service that hands them out");
+  fail_fetch(
+      fetch, ErrorKind::kRun,
+      "no credentials came within data.timeout_s = " + decimal_text(options_.timeout_s, 0) + " s",
+      "Check the service that hands them out");
 }
 
 bool RangeClient::send(const FetchPtr& fetch) {

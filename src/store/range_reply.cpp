@@ -145,8 +145,8 @@ ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
   const std::string status =
       "the server answered " + std::to_string(reply.status) + (code.empty() ? "" : " " + code);
   if (may_pass(reply.status, code)) return {ReplyKind::kRetry, status, "", ErrorKind::kRun};
-  const bool is_denied = reply.status == 401 || reply.status == 403;
-  if ((is_denied || is_expired(code)) && !object.location.is_bucket &&
+  const bool denied = is_denied(reply.status, code);
+  if ((denied || is_expired(code)) && !object.location.is_bucket &&
       is_presigned(object.location.url))
     return final_verdict(status + ": the URL is signed for a limited time, which may have passed",
                          "Sign it again, and give the new URL with --set data.source=SOURCE, "
@@ -160,14 +160,12 @@ ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
                          ErrorKind::kUsage);
   if (reply.status / 100 == 3 && !reply.redirect.empty())
     return {ReplyKind::kRedirect, status, "", ErrorKind::kRun};
-  if (is_denied)
-    return final_verdict(
-        status + ": access is denied",
-        object.location.is_bucket
-            ? "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_PROFILE, and "
-              "that they may read the object"
-            : "Use a URL that can be read without a password",
-        kind_at(object));
+  if (denied)
+    return final_verdict(status + ": access is denied",
+                         object.location.is_bucket
+                             ? remedy_of_denial(code, "read the object")
+                             : "Use a URL that can be read without a password",
+                         kind_at(object));
   if (reply.status == 404 || reply.status == 410)
     return final_verdict(status + ": there is no such object", kCheckUrl, kind_at(object));
   if (reply.status == 416 && !object.is_open)
@@ -206,6 +204,17 @@ bool may_pass(int status, const std::string& code) {
 bool is_expired(const std::string& code) {
   return code == "ExpiredToken" || code == "ExpiredTokenException" || code == "RequestExpired" ||
          code == "TokenRefreshRequired";
+}
+
+bool is_denied(int status, const std::string& code) {
+  return status == 401 || status == 403 || code == "InvalidToken";
+}
+
+std::string remedy_of_denial(const std::string& code, const std::string& doing) {
+  if (code == "RequestTimeTooSkewed")
+    return "Set this machine's clock: signatures of another time are refused";
+  return "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_PROFILE, and that they may " +
+         doing;
 }
 
 ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, HttpReply& reply) {

@@ -34,6 +34,10 @@ std::string region_of(const HttpReply& reply);
 bool may_pass(int status, const std::string& code);
 // Whether the credentials have expired.
 bool is_expired(const std::string& code);
+// Whether access with these credentials is denied.
+bool is_denied(int status, const std::string& code);
+// The remedy of a denied access to a bucket; `doing`: "read the object".
+std::string remedy_of_denial(const std::string& code, const std::string& doing);
 
 // Judges the reply to a GET of [offset, offset + length), which of an object that is not yet open
 // may be shorter. A good first reply opens the object.

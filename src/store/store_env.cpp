@@ -53,8 +53,9 @@ std::map<StoreIdentity, std::weak_ptr<ObjectStore>>& stores() NEEDS_LOCK(stores_
 }
 
 StoreIdentity identity_of(Env& env, const StoreOptions& options) {
-  return {getpid(),         &env, options.cache_dir, options.cache_gb, options.timeout_s,
-          options.read_ahead_mb};
+  return {getpid(),          &env,
+          options.cache_dir, options.cache_gb,
+          options.timeout_s, options.read_ahead_mb};
 }
 
 StoreTuning tuning_of(const StoreOptions& options) {
