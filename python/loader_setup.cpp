@@ -2,10 +2,15 @@
 
 #include <nanobind/stl/string.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <exception>
+#include <future>
 #include <source_location>
 #include <utility>
 
+#include "base/cancel.h"
 #include "saturate/data/env.h"
 #include "saturate/data/input.h"
 
@@ -29,6 +34,31 @@ void check_mixing(const Recipe& recipe, const Setup& setup) {
     fail(ErrorKind::kUsage, "images of bytes cannot be mixed", "dtype", "Use a float dtype");
 }
 
+// Opens data on another thread while this one looks for signals: a look needs Python's lock, which
+// must not be waited for where the store's are held. The exception of a signal, such as that of
+// Ctrl-C, ends waits for the store, and is thrown in the place of their error.
+template <class Open>
+std::unique_ptr<Dataset> until_signalled(const Open& open) {
+  constexpr auto kLook = std::chrono::milliseconds(50);
+  std::atomic<bool> stops{false};
+  std::exception_ptr signal;
+  auto data = std::async(std::launch::async, [&] {
+    const CancelScope scope([&] { return stops.load(); });
+    return open();
+  });
+  const auto has_opened = [&] {
+    const nb::gil_scoped_release others_run;
+    return data.wait_for(kLook) == std::future_status::ready;
+  };
+  while (!has_opened()) {
+    if (stops || PyErr_CheckSignals() == 0) continue;
+    signal = std::make_exception_ptr(nb::python_error());
+    stops = true;
+  }
+  if (signal) std::rethrow_exception(signal);
+  return data.get();
+}
+
 }  // namespace
 
 Recipe recipe_of(const Setup& setup) {
@@ -47,8 +77,7 @@ Recipe recipe_of(const Setup& setup) {
 std::unique_ptr<Dataset> open_data(const Setup& setup, const Recipe& recipe) {
   std::unique_ptr<Dataset> data;
   if (setup.own.is_none()) {
-    const nb::gil_scoped_release others_run;
-    data = open_input(Env::posix(), setup.source, recipe.data);
+    data = until_signalled([&] { return open_input(Env::posix(), setup.source, recipe.data); });
   } else {
     data =
         make_own_dataset(setup.own, setup.own_size, setup.classes, setup.own_masks, setup.vectors);
