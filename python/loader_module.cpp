@@ -13,6 +13,7 @@
 #include <iterator>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -184,9 +185,11 @@ class PyLoader {
     check_current(pass);
     if (held_) return;
     if (!loader.wait(kLook)) {
-      if (looks * kLook < LoaderOptions().wait_limit) return;
-      fail(ErrorKind::kRun, "no batch came within 600 s", "loader",
-           "Look for storage that hangs under data.source");
+      const auto limit = wait_limit_for(recipe_.data.store);
+      if (looks * kLook < limit) return;
+      fail(ErrorKind::kRun,
+           "no batch came within " + std::to_string(limit / std::chrono::seconds(1)) + " s",
+           "loader", "Look for storage that hangs under data.source");
     }
     Taken taken{std::move(spare_)};
     taken.more = loader.next(taken.batch);

@@ -141,6 +141,7 @@ LoaderOptions loader_options(const Recipe& recipe, const Setup& setup, const Dat
   options.masks = data.has_masks();
   if (!data.tensors().empty()) options.output = BatchOutput::kTensors;
   options.seed = recipe.seed;
+  options.wait_limit = wait_limit_for(recipe.data.store);
   return options;
 }
 

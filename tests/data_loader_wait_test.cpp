@@ -48,6 +48,13 @@ class GatedDataset : public MemoryDataset {
   std::shared_future<void> opened_ = gate_.get_future().share();
 };
 
+TEST(LoaderWait, ForAStoreIsLongerThanTheStoresOwn) {
+  StoreOptions store;
+  EXPECT_EQ(wait_limit_for(store), LoaderOptions().wait_limit);
+  store.timeout_s = 3'600;
+  EXPECT_GT(wait_limit_for(store), std::chrono::seconds(3'600));
+}
+
 TEST(LoaderWait, ATimeoutTakesNoBatch) {
   GatedDataset data(images_of_8_pixels(4));
   Loader loader(data, plain_options(2), of_8_pixels());

@@ -62,6 +62,7 @@ LoaderOptions options_of(const Recipe& recipe, int threads) {
   options.prefetch = recipe.data.prefetch;
   options.on_error = recipe.data.on_error;
   options.seed = recipe.seed;
+  options.wait_limit = wait_limit_for(recipe.data.store);
   return options;
 }
 

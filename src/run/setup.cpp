@@ -313,9 +313,7 @@ LoaderOptions train_loader_options(const Recipe& recipe) {
                   recipe.train.device == "cuda" && options.output == BatchOutput::kUnfinished;
   options.type = recipe.augment.output;
   options.seed = recipe.seed;
-  // A store that is away must fail first: its error says what is wrong.
-  const std::chrono::seconds store(int64_t(recipe.data.store.timeout_s) + 60);
-  options.wait_limit = std::max(options.wait_limit, std::chrono::nanoseconds(store));
+  options.wait_limit = wait_limit_for(recipe.data.store);
   return options;
 }
 

@@ -7,6 +7,7 @@
 // epoch and the index of the next batch.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -184,6 +185,13 @@ struct LoaderOptions {
   }
   PixelType pixel_type() const { return finishes() ? type : PixelType::kUint8; }
 };
+
+// LoaderOptions::wait_limit for data that may be in a store: a store that is away must fail first,
+// since its error says what is wrong.
+inline std::chrono::nanoseconds wait_limit_for(const StoreOptions& store) {
+  const std::chrono::seconds longer(int64_t(store.timeout_s) + 60);
+  return std::max(LoaderOptions().wait_limit, std::chrono::nanoseconds(longer));
+}
 
 // start_epoch(), next() and stop() belong to one consumer thread; counters may be read from any
 // thread.
