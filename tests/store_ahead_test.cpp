@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <thread>
+#include <utility>
 
+#include "saturate/data/dataset.h"
+#include "store/store_env.h"
 #include "tests/ahead_testing.h"
 
 namespace saturate {
@@ -20,6 +24,7 @@ using testing::wait_for;
 class StoreAhead : public testing::AheadTest {
  protected:
   std::atomic<int> waiting{0};  // replies
+  testing::TempDir folder;
 };
 
 TEST_F(StoreAhead, IsFetchedInOrderAndReadWithoutAnotherRequest) {
@@ -74,6 +79,49 @@ TEST_F(StoreAhead, NeighboursBecomeOneRequest) {
   ASSERT_EQ(asks.size(), 5u);
   EXPECT_EQ(asks[2].first, 20'000u);
   EXPECT_EQ(asks[2].last, 23'099u);
+}
+
+// Which share a token with the next one.
+TEST_F(StoreAhead, NeighbouringSamplesOfTokensBecomeOneRequest) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_requests = 1;
+  StoreEnv with_store(env(), std::make_shared<ObjectStore>(env(), StoreOptions(), tuning));
+  const auto data =
+      open_dataset(with_store, "tokens:" + server.url("/a") + ",context=100,type=uint8");
+  testing::write_file(folder / "a", text);
+  const auto local = open_dataset(env(), "tokens:" + (folder / "a") + ",context=100,type=uint8");
+  hold(150'000);
+  data->advise(ReadAdvice::kSoon, 1'500, 1);
+  ASSERT_TRUE(asked(1));
+  for (size_t i = 0; i < 16; ++i) data->advise(ReadAdvice::kSoon, 32 + i * 7 % 16, 1);
+  release = true;
+  ASSERT_TRUE(asked(2));
+  Sample here, there;
+  for (size_t i = 32; i < 48; ++i) {
+    local->read(i, here);
+    data->read(i, there);
+    EXPECT_EQ(here.bytes, there.bytes) << i;
+  }
+  EXPECT_EQ(order(), (std::vector<uint64_t>{150'000, 3'200}));
+}
+
+// One range holds others.
+TEST_F(StoreAhead, RangesWithinARangeBecomeOneRequest) {
+  StoreTuning tuning = quick_tuning();
+  tuning.ahead_requests = 1;
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  hold(150'000);
+  store.announce(object, 150'000, 10);
+  ASSERT_TRUE(asked(1));
+  const std::vector<std::pair<uint64_t, size_t>> ranges{
+      {21'000, 500}, {20'000, 5'000}, {22'000, 100}};
+  for (const auto& [offset, length] : ranges) store.announce(object, offset, length);
+  release = true;
+  ASSERT_TRUE(asked(2));
+  for (const auto& [offset, length] : ranges)
+    EXPECT_EQ(read_range(store, object, offset, length), text.substr(offset, length));
+  EXPECT_EQ(order(), (std::vector<uint64_t>{150'000, 20'000}));
 }
 
 TEST_F(StoreAhead, NeverHoldsMoreThanTheBudget) {

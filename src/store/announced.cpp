@@ -152,8 +152,9 @@ void ObjectStore::load_announced() {
   }
 }
 
-// The ranges that one request may fetch with this one: queued, right before or after it, up to the
-// merged size and the budget. Sorted by offset.
+// The ranges that one request may fetch with this one: queued, right before or after it, or partly
+// the same, as samples of tokens are by one; up to the merged size and the budget. Sorted by
+// offset.
 std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& piece) {
   std::vector<PiecePtr> found{piece};
   const uint64_t merged = most_merged();
@@ -163,8 +164,7 @@ std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& 
     const uint64_t high = std::max(end, other.offset + other.length);
     const uint64_t gap = other.offset >= end ? other.offset - end
                                              : first - std::min(first, other.offset + other.length);
-    const bool apart = other.offset >= end || other.offset + other.length <= first;
-    return other.object == piece->object && other.state == Piece::State::kQueued && apart &&
+    return other.object == piece->object && other.state == Piece::State::kQueued &&
            is_for_disk(other) == is_for_disk(*piece) && gap <= tuning_.merged_gap &&
            high - low <= merged;
   };
@@ -173,7 +173,7 @@ std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& 
     room += room_for(*at->second);
     if (!has_room(*piece, room)) break;
     found.push_back(at->second);
-    end = at->second->offset + at->second->length;
+    end = std::max(end, at->second->offset + at->second->length);
   }
   for (auto at = self; at != announced_.begin() && fits(*std::prev(at)->second);) {
     --at;
@@ -181,6 +181,7 @@ std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& 
     if (!has_room(*piece, room)) break;
     found.push_back(at->second);
     first = at->second->offset;
+    end = std::max(end, first + at->second->length);
   }
   std::ranges::sort(found, {}, &Piece::offset);
   return found;

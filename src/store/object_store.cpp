@@ -171,7 +171,8 @@ void ObjectStore::load(std::vector<PiecePtr> pieces, For whom) {
   for (const PiecePtr& piece : pieces) piece->state = Piece::State::kLoading;
   const ObjectPtr object = pieces.front()->object;
   const uint64_t first = pieces.front()->offset;
-  const uint64_t end = pieces.back()->offset + pieces.back()->length;
+  uint64_t end = first;
+  for (const PiecePtr& piece : pieces) end = std::max(end, piece->offset + piece->length);
   client_.fetch(object, first, end - first,
                 [this, pieces = std::move(pieces), whom](std::vector<std::byte>&& bytes,
                                                          const std::exception_ptr& error) {
