@@ -158,6 +158,7 @@ TEST_F(StoreSharedCache, ListsAreCounted) {
   EXPECT_FALSE(cache->keep_list("m", list));
   const auto later = cache_of(4, env(), 2);
   later->use("b");
+  later->use_list("l");  // else it would make room
   write(*later, "b", 0);
   write(*later, "b", 1);
   EXPECT_EQ(count(), 2u);

@@ -21,7 +21,14 @@ class FarFolderSource : public IndexedSource {
       : store_(std::move(store)), root_(root), place_(locate_bucket(store_->env(), root)) {
     group_ = "folder " + place_.bucket.url + encode_key(place_.key);
     store_->use_group(group_);  // before the list is kept, which may evict what nobody uses
-    found_ = find_far_images(*store_, place_, root_);
+    if (auto kept = kept_far_images(*store_, place_)) {
+      found_ = std::move(*kept);
+    } else {
+      found_ = list_far_images(store_->calls(), place_, root_);
+      // Those of replaced images would stay as long as the folder is in use.
+      store_->keep_only(group_, size(), [this](size_t i) { return object(i); });
+      keep_far_images(*store_, place_, found_);
+    }
     const auto lies_in_class = [&](size_t i) {
       return std::ranges::count(found_.key(i), '/') == 1;
     };

@@ -89,17 +89,6 @@ std::string list_path(ObjectStore& store, const std::string& place) {
   return fmt::format("{}/{}/{}", store.options().cache_dir, kLists, list_name(place));
 }
 
-std::optional<FarImages> kept_list(ObjectStore& store, const std::string& place) {
-  Env& env = store.env();
-  const std::string path = list_path(store, place);
-  try {
-    if (!env.exists(path)) return std::nullopt;
-    return from_list_file(read_file(env, path), place, unix_time_ns(env));
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
 }  // namespace
 
 FarImages list_far_images(HttpCalls& calls, const BucketPlace& place, const std::string& name) {
@@ -134,13 +123,23 @@ FarImages list_far_images(HttpCalls& calls, const BucketPlace& place, const std:
   return found;
 }
 
-FarImages find_far_images(ObjectStore& store, const BucketPlace& place, const std::string& name) {
-  if (store.options().cache_dir.empty()) return list_far_images(store.calls(), place, name);
+std::optional<FarImages> kept_far_images(ObjectStore& store, const BucketPlace& place) {
+  if (store.options().cache_dir.empty()) return std::nullopt;
+  Env& env = store.env();
+  const std::string id = id_of(place), path = list_path(store, id);
+  store.use_list(list_name(id));
+  try {
+    if (!env.exists(path)) return std::nullopt;
+    return from_list_file(read_file(env, path), id, unix_time_ns(env));
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+void keep_far_images(ObjectStore& store, const BucketPlace& place, const FarImages& images) {
+  if (store.options().cache_dir.empty()) return;
   const std::string id = id_of(place);
-  if (auto known = kept_list(store, id)) return std::move(*known);
-  FarImages images = list_far_images(store.calls(), place, name);
   store.keep_list(list_name(id), to_list_file(images, id, unix_time_ns(store.env())));
-  return images;
 }
 
 void forget_far_images(ObjectStore& store, const BucketPlace& place) {

@@ -45,9 +45,10 @@ struct FarImages {
 // is no class or a class has no image.
 FarImages list_far_images(HttpCalls& calls, const BucketPlace& place, const std::string& name);
 
-// The same, or the list that a process made less than an hour ago and kept in the cache folder of
-// `store`, if it has one.
-FarImages find_far_images(ObjectStore& store, const BucketPlace& place, const std::string& name);
+// The list that a process made less than an hour ago and kept in the cache folder of `store`.
+std::optional<FarImages> kept_far_images(ObjectStore& store, const BucketPlace& place);
+// Keeps the list there, if there is such a folder.
+void keep_far_images(ObjectStore& store, const BucketPlace& place, const FarImages& images);
 // Removes the kept list, if there is one: the bucket has changed.
 void forget_far_images(ObjectStore& store, const BucketPlace& place);
 

@@ -48,6 +48,7 @@ std::optional<std::vector<FarMember>> kept_members(ObjectStore& store, const std
                                                    uint64_t size) {
   const std::string path = lists_folder(store) + "/" + members_name(identity);
   try {
+    store.use_list(members_name(identity));
     if (!store.env().exists(path)) return std::nullopt;
     return from_members_file(read_file(store.env(), path), identity, size);
   } catch (const Error&) {

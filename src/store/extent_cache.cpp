@@ -244,7 +244,14 @@ bool ExtentCache::write(const std::string& identity, uint64_t offset,
   return true;
 }
 
+void ExtentCache::use_list(const std::string& name) {
+  const MutexLock lock(mutex_);
+  used_lists_.insert(name);
+  std::erase(old_lists_, name);
+}
+
 bool ExtentCache::keep_list(const std::string& name, std::span<const std::byte> bytes) {
+  use_list(name);
   Addition list{std::string(kLists), name, bytes.size()};
   list.replaces = true;
   return add(list, [&](WritableFile& file) { file.append(bytes); });
@@ -315,69 +322,6 @@ void ExtentCache::remove_counted(CacheSpace& space, const std::string& path, uin
   if (!env_.exists(path)) return;
   env_.remove(path);
   space.used -= std::min(space.used, room);
-}
-
-// Single ranges, since this run may use the others of the same object.
-void ExtentCache::reduce(CacheSpace& space) {
-  const MutexLock lock(mutex_);
-  for (const std::string& folder : old_) {
-    if (space.used <= budget_) return;
-    const auto entries = list(folder);
-    if (!entries || !is_own(*entries) || is_used_by_others(*entries)) continue;
-    for (const FileInfo& entry : *entries) {
-      const auto length = entry_length(entry.name);
-      if (!length || space.used <= budget_) continue;
-      drop(entry_hash(folder, entry.name));
-      remove_counted(space, folder_ + "/" + folder + "/" + entry.name, room_of_entry(*length));
-    }
-  }
-}
-
-bool ExtentCache::make_room(CacheSpace& space, uint64_t bytes, uint64_t next_use) {
-  if (bytes > budget_) return false;
-  while (space.used + bytes > budget_) {
-    std::string evicted;
-    uint64_t room = 0;
-    {
-      const MutexLock lock(mutex_);
-      if (!old_.empty()) {
-        evicted = take_old(room);
-      } else if (must_scan()) {
-        scan(space);
-      } else if (!order_.empty() && next_use < order_.rbegin()->first) {
-        const Place last = order_.rbegin()->second;
-        const std::string name = entry_name(last.number, last.length);
-        drop(entry_hash(*last.folder, name));
-        const std::string path = folder_ + "/" + *last.folder + "/" + name;
-        is_stale_ |= !env_.exists(path);  // deleted, perhaps with others, and still counted
-        remove_counted(space, path, room_of_entry(last.length));
-      } else {
-        return false;
-      }
-    }
-    if (evicted.empty()) continue;
-    env_.remove_tree(folder_ + "/" + evicted);
-    space.used -= std::min(space.used, room);
-  }
-  return true;
-}
-
-std::string ExtentCache::take_old(uint64_t& room) {
-  const std::string folder = std::move(old_.back());
-  old_.pop_back();
-  const auto entries = list(folder);
-  if (!entries || !is_own(*entries) || is_used_by_others(*entries)) return "";
-  std::string name = std::string(kEvicted) + process_ + "." + std::to_string(counter_++);
-  try {
-    env_.rename(folder_ + "/" + folder, folder_ + "/" + name);
-  } catch (const Error&) {
-    if (env_.is_directory(folder_ + "/" + folder)) throw;
-    is_stale_ = true;  // deleted meanwhile, and still counted
-    return "";
-  }
-  for (const FileInfo& entry : *entries) known_.erase(entry_hash(folder, entry.name));
-  room = room_of_object(*entries);
-  return name;
 }
 
 void ExtentCache::note_failure(const std::string& what) {

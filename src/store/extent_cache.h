@@ -8,7 +8,8 @@
 // Processes write and evict in turn, under the lock of a CacheSpace, which counts the bytes of all;
 // reads take no lock.
 //
-// If the budget is used up, objects that no process uses are evicted first. Then a new range takes
+// If the budget is used up, objects that no process uses are evicted first, then lists that this
+// process does not use, which others read only when they start. Then a new range takes
 // the place of one that is read again in a later epoch (L. A. Belady, "A study of replacement
 // algorithms for a virtual-storage computer", 1966), or is not kept. A process evicts only ranges
 // that it has read and of which it knows the next use: any other may be another process's.
@@ -64,6 +65,11 @@ class ExtentCache {
   // hit, and that it is not evicted before. Does not wait.
   void write_later(const std::string& identity, uint64_t offset, const Bytes& bytes,
                    bool is_ahead = false);
+  // Removes the ranges of a group's objects whose entry_number() is not among these, which are
+  // sorted: the group has a new list. Nothing reads them meanwhile.
+  void keep_only(const std::string& identity, std::span<const uint64_t> numbers) TAKES_LOCK(mutex_);
+  // This process has read lists/NAME, or will keep it.
+  void use_list(const std::string& name) TAKES_LOCK(mutex_);
   // Keeps a list as lists/NAME, in the place of an older one. False if there is no room.
   bool keep_list(const std::string& name, std::span<const std::byte> bytes);
   // Waits until nothing is pending.
@@ -88,7 +94,8 @@ class ExtentCache {
   void scan(CacheSpace& space) NEEDS_LOCK(mutex_);
   // These return the bytes that are taken there.
   uint64_t scan_object(const std::string& name) NEEDS_LOCK(mutex_);
-  uint64_t scan_lists();
+  uint64_t scan_lists() NEEDS_LOCK(mutex_);
+  std::string list_path(const std::string& name) const;
   uint64_t room_there(const std::string& path) const;
   void remove_left(const FileInfo& info) NEEDS_LOCK(mutex_);
   bool must_scan() NEEDS_LOCK(mutex_);
@@ -149,10 +156,12 @@ class ExtentCache {
   std::set<uint64_t> bad_ GUARDED_BY(mutex_), removed_ GUARDED_BY(mutex_);
   std::set<std::string> in_use_ GUARDED_BY(mutex_);  // folders of objects
   std::vector<std::string> old_ GUARDED_BY(mutex_);  // folders of objects that no process uses
-  std::atomic<bool> has_old_{false};                 // old_ is not empty
-  std::atomic<uint64_t> seen_used_{0};               // CacheSpace::used, when last held
-  bool is_stale_ GUARDED_BY(mutex_) = false;         // the folder has changed since the last scan
-  int64_t next_scan_ns_ GUARDED_BY(mutex_) = 0;      // then is_stale_ is a reason for one
+  std::vector<std::string> old_lists_ GUARDED_BY(mutex_);  // that this process does not use
+  std::set<std::string> used_lists_ GUARDED_BY(mutex_);
+  std::atomic<bool> has_old_{false};             // old_ is not empty
+  std::atomic<uint64_t> seen_used_{0};           // CacheSpace::used, when last held
+  bool is_stale_ GUARDED_BY(mutex_) = false;     // the folder has changed since the last scan
+  int64_t next_scan_ns_ GUARDED_BY(mutex_) = 0;  // then is_stale_ is a reason for one
   bool warned_ GUARDED_BY(mutex_) = false;
   mutable Mutex pending_mutex_;  // never held while the disk is used
   std::unordered_map<uint64_t, Bytes> unwritten_ GUARDED_BY(pending_mutex_);  // pending, by hash

@@ -1,4 +1,4 @@
-// ExtentCache: what the folder holds and has room for, and which processes use it.
+// ExtentCache: what the folder holds and has room for, which processes use it, and what is evicted.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -44,6 +44,7 @@ void ExtentCache::scan(CacheSpace& space) {
   const int64_t begin = env_.now_ns();
   const auto before = std::exchange(known_, {});
   old_.clear();
+  old_lists_.clear();
   running_.clear();
   uint64_t used = 0;
   try {
@@ -82,16 +83,21 @@ void ExtentCache::remove_left(const FileInfo& info) {
   if (entries && is_own(*entries)) env_.remove_tree(path);
 }
 
+std::string ExtentCache::list_path(const std::string& name) const {
+  return folder_ + "/" + std::string(kLists) + "/" + name;
+}
+
 uint64_t ExtentCache::scan_lists() {
-  const std::string folder = folder_ + "/" + std::string(kLists);
   uint64_t bytes = kCacheBlock;
   for (const FileInfo& file : list(std::string(kLists)).value_or(std::vector<FileInfo>())) {
-    const std::string path = folder + "/" + file.name;
+    const std::string path = list_path(file.name);
     if (file.is_directory) continue;
-    if (file.name.starts_with(kUnfinished))
+    if (file.name.starts_with(kUnfinished)) {
       env_.remove(path);
-    else
-      bytes += room_there(path);
+      continue;
+    }
+    bytes += room_there(path);
+    if (!used_lists_.contains(file.name)) old_lists_.push_back(file.name);
   }
   return bytes;
 }
@@ -171,6 +177,91 @@ void ExtentCache::remove_files(const std::string& folder, const std::vector<Entr
   } catch (const Error& error) {
     note_failure(error.what());
   }
+}
+
+// Single ranges, since this run may use the others of the same object.
+void ExtentCache::reduce(CacheSpace& space) {
+  const MutexLock lock(mutex_);
+  for (const std::string& folder : old_) {
+    if (space.used <= budget_) return;
+    const auto entries = list(folder);
+    if (!entries || !is_own(*entries) || is_used_by_others(*entries)) continue;
+    for (const FileInfo& entry : *entries) {
+      const auto length = entry_length(entry.name);
+      if (!length || space.used <= budget_) continue;
+      drop(entry_hash(folder, entry.name));
+      remove_counted(space, folder_ + "/" + folder + "/" + entry.name, room_of_entry(*length));
+    }
+  }
+}
+
+bool ExtentCache::make_room(CacheSpace& space, uint64_t bytes, uint64_t next_use) {
+  if (bytes > budget_) return false;
+  while (space.used + bytes > budget_) {
+    std::string evicted;
+    uint64_t room = 0;
+    {
+      const MutexLock lock(mutex_);
+      if (!old_.empty()) {
+        evicted = take_old(room);
+      } else if (!old_lists_.empty()) {
+        const std::string path = list_path(old_lists_.back());
+        old_lists_.pop_back();
+        remove_counted(space, path, room_there(path));
+      } else if (must_scan()) {
+        scan(space);
+      } else if (!order_.empty() && next_use < order_.rbegin()->first) {
+        const Place last = order_.rbegin()->second;
+        const std::string name = entry_name(last.number, last.length);
+        drop(entry_hash(*last.folder, name));
+        const std::string path = folder_ + "/" + *last.folder + "/" + name;
+        is_stale_ |= !env_.exists(path);  // deleted, perhaps with others, and still counted
+        remove_counted(space, path, room_of_entry(last.length));
+      } else {
+        return false;
+      }
+    }
+    if (evicted.empty()) continue;
+    env_.remove_tree(folder_ + "/" + evicted);
+    space.used -= std::min(space.used, room);
+  }
+  return true;
+}
+
+std::string ExtentCache::take_old(uint64_t& room) {
+  const std::string folder = std::move(old_.back());
+  old_.pop_back();
+  const auto entries = list(folder);
+  if (!entries || !is_own(*entries) || is_used_by_others(*entries)) return "";
+  std::string name = std::string(kEvicted) + process_ + "." + std::to_string(counter_++);
+  try {
+    env_.rename(folder_ + "/" + folder, folder_ + "/" + name);
+  } catch (const Error&) {
+    if (env_.is_directory(folder_ + "/" + folder)) throw;
+    is_stale_ = true;  // deleted meanwhile, and still counted
+    return "";
+  }
+  for (const FileInfo& entry : *entries) known_.erase(entry_hash(folder, entry.name));
+  room = room_of_object(*entries);
+  return name;
+}
+
+void ExtentCache::keep_only(const std::string& identity, std::span<const uint64_t> numbers) {
+  const std::string folder = folder_of(identity);
+  std::vector<EntryRange> others;
+  try {
+    for (const FileInfo& entry : list(folder).value_or(std::vector<FileInfo>())) {
+      const auto length = entry_length(entry.name);
+      if (!length) continue;
+      const uint64_t number =
+          parsed_number<uint64_t>(std::string_view(entry.name).substr(0, entry.name.find('-')), 16)
+              .value();
+      if (!std::ranges::binary_search(numbers, number)) others.push_back({number, *length});
+    }
+  } catch (const Error& error) {
+    note_failure(error.what());
+  }
+  if (!others.empty() && !is_off()) remove_files(folder, others);
 }
 
 }  // namespace saturate

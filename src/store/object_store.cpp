@@ -65,6 +65,24 @@ void ObjectStore::use_group(const std::string& group) {
   if (cache_) cache_->use(StoreObject::identity_of_group(group));
 }
 
+void ObjectStore::keep_only(const std::string& group, size_t count,
+                            const std::function<ObjectPtr(size_t)>& object) {
+  if (!cache_) return;
+  std::vector<uint64_t> numbers;
+  for (size_t i = 0; i < count; ++i) {
+    const ObjectPtr one = object(i);
+    const std::string identity = one->identity();
+    for (uint64_t at = 0; at < one->size; at += tuning_.read_bytes)
+      numbers.push_back(entry_number(identity, at));
+  }
+  std::ranges::sort(numbers);
+  cache_->keep_only(StoreObject::identity_of_group(group), numbers);
+}
+
+void ObjectStore::use_list(const std::string& name) {
+  if (cache_) cache_->use_list(name);
+}
+
 void ObjectStore::keep_list(const std::string& name, std::span<const std::byte> bytes) {
   if (cache_) cache_->keep_list(name, bytes);
 }

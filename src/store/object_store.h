@@ -55,6 +55,12 @@ class ObjectStore {
   // From now on the cache on disk evicts this group last.
   void use_group(const std::string& group);
 
+  // Removes from the cache on disk the ranges of the group's objects but these: it has a new list.
+  void keep_only(const std::string& group, size_t count,
+                 const std::function<ObjectPtr(size_t)>& object);
+
+  // The cache on disk evicts a list that was read, if it has one of this name, after others.
+  void use_list(const std::string& name);
   // Keeps a list in the folder of the cache, if there is one and it has room.
   void keep_list(const std::string& name, std::span<const std::byte> bytes);
 
