@@ -8,6 +8,7 @@
 #include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "data/elements.h"
+#include "data/in_order.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
 #include "data/read_undamaged.h"
@@ -257,9 +258,14 @@ DatasetReport inspect_dataset(const Dataset& dataset, InspectDepth depth, int th
   if (knows_labels) tally.add_labels(*indexed);
   ProgressMeter meter(progress, count);
   ScratchPool<Inspector> pool;
+  // Headers alone are other ranges than those of whole samples.
+  const bool reads_all =
+      count == size && (depth == InspectDepth::kPixels || !dataset.tensors().empty());
+  InOrder ahead(dataset);
   parallel_for(count, threads, [&](size_t i) {
     const ScratchPool<Inspector>::Lent inspector(pool);
     const size_t index = i * size / count;
+    if (reads_all) ahead.before(index);
     Finding found;
     inspect_one(dataset, indexed, index, depth, *inspector, found);
     tally.add(index, found, !may_choose);

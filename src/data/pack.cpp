@@ -7,6 +7,7 @@
 #include "base/checksum.h"
 #include "base/text.h"
 #include "data/export.h"
+#include "data/in_order.h"
 #include "data/ordered.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
@@ -208,7 +209,9 @@ void read_back(Env& env, const PackOptions& options, const std::vector<uint32_t>
   };
   const auto written = open_dataset(env, options.out, options.store);
   if (written->size() != checksums.size()) differs("it has another number of samples than written");
+  InOrder ahead(*written);
   const auto check = [&](size_t i, Sample& sample) {
+    ahead.before(i);
     written->read(i, sample);
     if (checksum_of(sample.bytes) != checksums[i])
       differs("sample " + std::to_string(i) + " differs");
@@ -240,7 +243,9 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
   ProgressMeter meter(progress, dataset.size());
   ScratchPool<Scratch> pool;
   PackReport report;
+  InOrder ahead(dataset);
   const auto produce = [&](size_t i, Packed& out) {
+    ahead.before(i);
     prepare_sample(dataset, options, stores, pool, i, out);
   };
   const auto consume = [&](size_t i, Packed& packed) {

@@ -11,6 +11,7 @@
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "base/user_cache.h"
+#include "data/in_order.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
 #include "data/scratch_pool.h"
@@ -193,7 +194,7 @@ namespace {
 
 // Finds the points of samples [first, end).
 void index_samples(const Dataset& dataset, size_t first, size_t end, ScanIndex& index, int threads,
-                   ProgressMeter& meter, IndexReport& report) {
+                   InOrder& ahead, ProgressMeter& meter, IndexReport& report) {
   std::atomic<size_t> counts[3] = {};  // by FastDecoder::Points
   Mutex mutex;
   ScratchPool<Indexer> pool;
@@ -205,6 +206,7 @@ void index_samples(const Dataset& dataset, size_t first, size_t end, ScanIndex& 
           std::make_unique<FastDecoder>(Decoder::kDefaultMaxPixels, fast_kernels(), &index);
     sample.name.clear();
     try {
+      ahead.before(first + i);
       read_sample(dataset, first + i, sample);
       auto points = FastDecoder::Points::kNone;
       if (sample.encoding == SampleEncoding::kEncoded)
@@ -232,10 +234,11 @@ IndexReport index_dataset(const Dataset& dataset, SourceIndex& index, int thread
   IndexReport report;
   report.samples = dataset.size();
   ProgressMeter meter(progress, dataset.size());
+  InOrder ahead(dataset);
   ScanIndex& points = *index.points();
   for (size_t first = 0; first < dataset.size(); first += kAtOnce) {
     const size_t end = std::min(dataset.size(), first + kAtOnce);
-    index_samples(dataset, first, end, points, threads, meter, report);
+    index_samples(dataset, first, end, points, threads, ahead, meter, report);
     if (points.bytes() > ScanIndex::kDefaultLimit / 2) index.save(false);
   }
   std::sort(report.broken.begin(), report.broken.end(),

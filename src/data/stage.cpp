@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "data/in_order.h"
 #include "data/ordered.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
@@ -88,8 +89,10 @@ std::vector<char> copy_samples(const Dataset& source, SampleWriter& writer, int 
   std::vector<char> lost(source.size());
   ProgressMeter meter(progress, source.size());
   const size_t tensor_bytes = bytes_of(std::span(source.tensors()));
+  InOrder ahead(source);
   const auto produce = [&](size_t i, Copied& out) {
     out.lost = false;
+    ahead.before(i);
     try {
       read_sample(source, i, out.sample);
     } catch (const Error& error) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/thread_pool.h"
+#include "data/in_order.h"
 #include "data/read_sample.h"
 #include "saturate/data/error.h"
 
@@ -78,10 +79,11 @@ DecodedSample decode_whole(const Dataset& source, size_t index) {
 
 // Samples [first, end), without pixels if on_error skips one.
 std::vector<DecodedSample> decode_range(const Dataset& source, size_t first, size_t end,
-                                        const LoaderOptions& options) {
+                                        InOrder& ahead, const LoaderOptions& options) {
   std::vector<DecodedSample> made(end - first);
   parallel_for(made.size(), options.threads, [&](size_t i) {
     try {
+      ahead.before(first + i);
       made[i] = decode_whole(source, first + i);
     } catch (const Error& error) {
       if (options.on_error == OnError::kFail || error.kind() != ErrorKind::kData) throw;
@@ -157,6 +159,7 @@ void ResidentImages::fill_whole(const Dataset& source, const LoaderOptions& opti
                                 const std::string& where, const ProgressCallback& progress) {
   const size_t size = samples_.size();
   std::vector<HeldPhoto> photos(size);
+  InOrder ahead(source);
   int64_t bytes = 0;
   int longest = 1;
   for (size_t first = 0, end = 0; first < size; first = end) {
@@ -164,7 +167,7 @@ void ResidentImages::fill_whole(const Dataset& source, const LoaderOptions& opti
     const int64_t mean = first > 0 ? bytes / int64_t(first) : kBatchBytes / 16;
     const int64_t fitting = kBatchBytes / std::max<int64_t>(1, mean);
     end = std::min(first + size_t(std::clamp<int64_t>(fitting, 1, kBatch)), size);
-    std::vector<DecodedSample> decoded = decode_range(source, first, end, options);
+    std::vector<DecodedSample> decoded = decode_range(source, first, end, ahead, options);
     for (const DecodedSample& sample : decoded) bytes += int64_t(sample.image.pixels.size());
     held_.pixels.push_back(within_memory(bytes, fmt::format(" {} of {}", end, size), where,
                                          [&] { return joined(decoded, device); }));
