@@ -18,12 +18,12 @@ namespace {
 using testing::env;
 using testing::TempDir;
 
-constexpr size_t kImages = 60;
+constexpr size_t kInOrderImages = 60;
 
 class StoreInOrder : public ::testing::Test {
  protected:
   StoreInOrder() {
-    testing::write_folder_dataset(folder / "images", kImages);
+    testing::write_folder_dataset(folder / "images", kInOrderImages);
     pack(*open_dataset(env(), "folder:" + (folder / "images")), "a.shard");
     server.put("/a", testing::read_text(folder / "a.shard"));
   }
@@ -48,33 +48,34 @@ class StoreInOrder : public ::testing::Test {
 };
 
 TEST_F(StoreInOrder, Packing) {
-  EXPECT_LT(requests([&](const auto& data) { pack(*data, "b.shard"); }), kImages / 2);
+  EXPECT_LT(requests([&](const auto& data) { pack(*data, "b.shard"); }), kInOrderImages / 2);
   EXPECT_EQ(testing::read_text(folder / "b.shard"), testing::read_text(folder / "a.shard"));
 }
 
 TEST_F(StoreInOrder, Verifying) {
   EXPECT_LT(requests([&](const auto& data) {
               const auto report = inspect_dataset(*data, InspectDepth::kPixels, 1);
-              EXPECT_EQ(report.samples, kImages);
+              EXPECT_EQ(report.samples, kInOrderImages);
               EXPECT_TRUE(report.broken.empty());
             }),
-            kImages / 2);
+            kInOrderImages / 2);
 }
 
 TEST_F(StoreInOrder, Indexing) {
   EXPECT_LT(requests([&](const auto& data) {
               SourceIndex index(env(), folder / "a.points", SourceIndex::Kind::kGiven);
-              EXPECT_EQ(index_dataset(*data, index, 1, {}).samples, kImages);
+              EXPECT_EQ(index_dataset(*data, index, 1, {}).samples, kInOrderImages);
             }),
-            kImages / 2);
+            kInOrderImages / 2);
 }
 
 TEST_F(StoreInOrder, Staging) {
   StageOptions options{StageMode::kTmpfs, folder.path()};
   EXPECT_LT(requests([&](auto data) {
-              EXPECT_EQ(stage_dataset(env(), std::move(data), "a", options, 1)->size(), kImages);
+              EXPECT_EQ(stage_dataset(env(), std::move(data), "a", options, 1)->size(),
+                        kInOrderImages);
             }),
-            kImages / 2);
+            kInOrderImages / 2);
 }
 
 }  // namespace
