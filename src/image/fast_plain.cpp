@@ -76,17 +76,20 @@ void normalize_planes_to_bfloat16(const Normalize& normalize, const uint8_t* in,
 void make_fast_gather(const FastAxis& axis, int origin, FastGather& gather) {
   const int out = static_cast<int>(axis.first.size());
   // Eight outputs share a window, or four, or fewer, depending on how close their samples are.
-  const auto fits = [&](int together) {
+  int together = 8;
+  // The first samples of the outputs that share a window, which rise, or fall if it is mirrored.
+  const auto range_from = [&](int begin) {
+    return std::minmax(axis.first[size_t(begin)],
+                       axis.first[size_t(std::min(begin + together, out) - 1)]);
+  };
+  const auto fits = [&] {
     for (int i = 0; i < out; i += together) {
-      const auto from = axis.first.begin() + i,
-                 to = axis.first.begin() + std::min(i + together, out);
-      const auto [low, high] = std::minmax_element(from, to);
-      if (*high - *low > 15) return false;
+      const auto [low, high] = range_from(i);
+      if (high - low > 15) return false;
     }
     return true;
   };
-  int together = 8;
-  while (!fits(together)) together /= 2;
+  while (!fits()) together /= 2;
   gather.windows = 8 / together;
   gather.taps = axis.taps;
   gather.packs = (out + kFastPack - 1) / kFastPack;
@@ -97,9 +100,7 @@ void make_fast_gather(const FastAxis& axis, int origin, FastGather& gather) {
   for (int i = 0; i < out; ++i) {
     const int pack = i / kFastPack, place = i % kFastPack, group = place / 8,
               window = i % 8 / together;
-    const int begin = i / together * together;
-    const int low = *std::min_element(axis.first.begin() + begin,
-                                      axis.first.begin() + std::min(begin + together, out));
+    const int low = range_from(i / together * together).first;
     const size_t slot =
         (size_t(pack) * size_t(gather.windows) + size_t(window)) * 4 + size_t(group);
     gather.base[slot] = low - origin;

@@ -77,7 +77,8 @@ bool HuffmanTable::build(const JHUFF_TBL& source) {
 }
 
 HuffmanEntry HuffmanTable::find(uint32_t look) const {
-  for (int length = 1; length <= 16; ++length) {
+  const bool is_longer = entry_[look >> (16 - look_)].word == 0;
+  for (int length = is_longer ? look_ + 1 : 1; length <= 16; ++length) {
     const int code = int(look >> (16 - length)), end = end_[size_t(length)];
     if (code < end && code >= end - bits_[size_t(length)])
       return entry_of(huffval_[size_t(code + offset_[size_t(length)])], uint32_t(length));
