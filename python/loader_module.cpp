@@ -176,8 +176,7 @@ class PyLoader {
            "loader", "Make a separate saturate.Loader for each of two concurrent iterations");
   }
 
-  // Takes the next batch, or the end, if it comes within kLook. Fails after the loader's wait
-  // limit.
+  // Takes the next batch, or the end, if it comes within kLook. Fails after the wait limit.
   void fetch(uint64_t pass, int looks) {
     const nb::gil_scoped_release others_run;
     const MutexLock one_consumer(consuming_);
