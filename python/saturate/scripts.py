@@ -102,6 +102,8 @@ class ScriptLoop:
                 close = getattr(self._batches, "close", None)
                 if close is not None:
                     close()
+                if self.torch._C._autograd._profiler_enabled():  # the script did not come to its stop(), without which
+                    self.torch.autograd._disable_profiler()      # torch crashes when the process exits
 
     def _noting_line(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A DataLoader's line in the script, for a patch."""

@@ -163,6 +163,13 @@ def test_a_script_that_fails_with_a_change_keeps_what_was_measured(script, monke
         diagnose_script(str(script), ["9"], seconds=1e5, clock=clock)
 
 
+def test_a_script_that_profiles_itself_is_diagnosed(script):
+    script.write_text(SCRIPT.replace("    for epoch in", "    profiler = torch.profiler.profile()\n    profiler.start()\n"
+                                     "    for epoch in").replace("    print(", "    profiler.stop()\n    print("))
+    done = run("diagnose", "--seconds", 2, "--only", "set-to-none", script, 1000)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_command_writes_json(script, tmp_path):
     result = run("diagnose", "--seconds", 2, "--only", "data-loading", "--json", tmp_path / "found.json", script, 1000)
     assert result.returncode == 0, result.stderr
