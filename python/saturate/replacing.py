@@ -12,11 +12,25 @@ def _size(size: Any) -> Union[int, Tuple[int, int]]:
     return sides[0] if len(set(sides)) == 1 else (sides[0], sides[1])
 
 
+class _Wrapper:
+    """Torchvision's reference scripts have such classes, of one Compose."""
+
+    def __call__(self, image: Any) -> Any:
+        return self.transforms(image)  # type: ignore[attr-defined]
+
+
+def _only_calls_transforms(kind: type) -> bool:
+    code, wanted = getattr(kind.__call__, "__code__", None), _Wrapper.__call__.__code__
+    return code is not None and (code.co_code, code.co_names) == (wanted.co_code, wanted.co_names)
+
+
 def _flat(transform: Any) -> List[Any]:
-    parts = getattr(transform, "transforms", None)
-    if parts is None:
-        return [] if transform is None else [transform]
-    return [part for each in parts for part in _flat(each)]
+    kind = type(transform)
+    if kind.__name__ == "Compose" and kind.__module__.startswith("torchvision."):
+        return [part for each in transform.transforms for part in _flat(each)]
+    if _only_calls_transforms(kind) and hasattr(transform, "transforms"):
+        return _flat(transform.transforms)
+    return [] if transform is None else [transform]
 
 
 def _add(part: Any, found: Dict[str, Any]) -> bool:

@@ -24,13 +24,30 @@ def part(name, **values):
     return type(name, (), values)()
 
 
+def composed(*parts):
+    return part("Compose", __module__="torchvision.transforms.transforms", transforms=list(parts))
+
+
+class Preset:  # as in torchvision's reference scripts
+    def __init__(self, *parts):
+        self.transforms = composed(*parts)
+
+    def __call__(self, img):
+        return self.transforms(img)
+
+
+class OtherPreset(Preset):
+    def __call__(self, img):
+        return -self.transforms(img)
+
+
 class ImageFolder(Dataset):
     __module__ = "torchvision.datasets.folder"  # stands for torchvision's
     root, target_transform = "photos", None
 
     def __init__(self, *parts):
         self.samples = [(f"photos/a/{number}.png", number % 3) for number in range(10)]
-        self.transform = part("Compose", transforms=list(parts))
+        self.transform = composed(*parts)
         self.decoded = []
 
     def loader(self, path):
@@ -64,8 +81,16 @@ def test_a_crop_that_is_not_square_has_its_height_and_width():
     assert why == "" and arguments["size"] == (32, 16)
 
 
+def test_a_class_that_only_calls_a_compose_is_seen_through():
+    flip = part("RandomHorizontalFlip", p=0.25)
+    arguments, why = replacement_of(DataLoader(ImageFolder(Preset(CROP, flip), part("ToTensor")), batch_size=4))
+    assert why == "" and (arguments["flip"], arguments["crop"]) == (0.25, "random_resized")
+
+
 @pytest.mark.parametrize("parts, reason", [
     ([CROP, part("ColorJitter")], "ColorJitter"), ([CROP], "counterparts"),
+    ([OtherPreset(CROP, part("ToTensor"))], "OtherPreset"),
+    ([CROP, part("RandomApply", transforms=[part("RandomHorizontalFlip", p=1.0)]), part("ToTensor")], "RandomApply"),
     ([part("Resize", size=(32, 16)), part("ToTensor")], "Resize")])
 def test_other_transforms_have_none(parts, reason):
     arguments, why = replacement_of(DataLoader(ImageFolder(*parts), batch_size=4))
