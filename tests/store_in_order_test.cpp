@@ -1,6 +1,7 @@
 // Commands that read all samples of a far source announce them, so that one request fetches many.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -26,6 +27,8 @@ class StoreInOrder : public ::testing::Test {
     testing::write_folder_dataset(folder / "images", kInOrderImages);
     pack(*open_dataset(env(), "folder:" + (folder / "images")), "a.shard");
     server.put("/a", testing::read_text(folder / "a.shard"));
+    // A reader that is faster than the server waits, and requests are merged meanwhile.
+    server.tamper([](const auto&, auto& answer) { answer.pause = std::chrono::milliseconds(5); });
   }
   PackReport pack(const Dataset& data, const std::string& name) {
     PackOptions options;
