@@ -55,9 +55,9 @@ void HuffmanTable::pair_symbols(const Entries& single) {
     const HuffmanEntry first = single[i];
     const uint32_t bits = uint8_t(first.word);
     const HuffmanEntry next = single[i << bits & (single.size() - 1)];
-    const bool fits = bits + uint8_t(next.word) <= uint32_t(look_);
-    const bool both =
-        first.is_whole() & next.is_whole() & fits & (first.zeros() != HuffmanEntry::kEndOfBlock);
+    const int fits = bits + uint8_t(next.word) <= uint32_t(look_);
+    const int goes_on = first.zeros() != HuffmanEntry::kEndOfBlock;
+    const int both = int(first.is_whole()) & int(next.is_whole()) & fits & goes_on;
     const uint64_t joined = 0 - uint64_t(both);
     entry_[i].word = (first.then(next).word & joined) | (first.word & ~joined);
   }
