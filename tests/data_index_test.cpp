@@ -212,6 +212,20 @@ TEST(Index, HandsMemoryOverToAFile) {
   EXPECT_EQ(again.point, points.point);
 }
 
+// Points that do not fit into memory are in the file, and count as this process's own.
+TEST(Index, KeepsWhatItHadToSaveOnTheWay) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  const auto data = open_dataset(Env::posix(), dir / "set");
+  SourceIndex whole(Env::posix(), "", SourceIndex::Kind::kGiven);
+  index_dataset(*data, whole, 1, ProgressCallback());
+  SourceIndex index(Env::posix(), dir / "x.points", SourceIndex::Kind::kGiven,
+                    whole.points()->bytes() * 3 / 2);
+  EXPECT_EQ(index_dataset(*data, index, 1, ProgressCallback()).found, size_t(kPhotos));
+  EXPECT_EQ(index.points()->bytes(), 0);
+  EXPECT_EQ(index.save(true).files, size_t(kPhotos));
+}
+
 // Two processes that end at about the same time.
 TEST(Index, KeepsWhatOthersHaveAdded) {
   const TempDir dir;

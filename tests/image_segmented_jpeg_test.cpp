@@ -245,6 +245,18 @@ TEST(SegmentedJpeg, OtherKindsAreNotSplit) {
       << "the segmenter works after refused files";
 }
 
+// Without its last scan libjpeg estimates coefficients, which a baseline file would lack.
+TEST(SegmentedJpeg, AProgressiveFileWithoutItsLastScanIsNotSplit) {
+  auto file = encode_as(test_picture(100, 60), {"progressive_420", JCS_YCbCr, 2, 2, true});
+  std::vector<std::byte> out;
+  int width, height;
+  ASSERT_TRUE(JpegSegmenter().cut(file, 2, out, width, height));
+  const std::byte scan[] = {std::byte(0xff), std::byte(0xda)};
+  file.erase(std::ranges::find_end(file, scan).begin(), file.end());
+  file.insert(file.end(), {std::byte(0xff), std::byte(0xd9)});
+  EXPECT_FALSE(JpegSegmenter().cut(file, 2, out, width, height));
+}
+
 // A few bytes that claim 60,000 x 60,000 pixels: no memory is allocated for them.
 TEST(SegmentedJpeg, ABombIsNotSplit) {
   auto file = encode_as(test_picture(100, 60), {"444"});

@@ -268,6 +268,9 @@ TEST_F(StoreSource, OpensByItselfAndKeepsWhatItReadOnDisk) {
 }
 
 TEST_F(StoreSource, IsReadInAForkedChildBesideAnOpenOne) {
+#if SATURATE_TSAN
+  GTEST_SKIP() << "ThreadSanitizer refuses threads after a fork";
+#endif
   const auto data = open_input(env(), far("shard"), {});
   const pid_t child = fork();
   if (child == 0) {

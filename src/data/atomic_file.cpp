@@ -28,9 +28,13 @@ void remove_leftovers(Env& env, const std::string& folder, const std::string& pr
 
 }  // namespace
 
-std::string claim_temporary(Env& env, const std::string& path, bool replace) {
-  if (!replace && env.exists(path))
+void refuse_existing(Env& env, const std::string& path) {
+  if (env.exists(path))
     fail(ErrorKind::kUsage, "file exists already", path, "Choose a new one with --out");
+}
+
+std::string claim_temporary(Env& env, const std::string& path, bool replace) {
+  if (!replace) refuse_existing(env, path);
   const std::string folder = parent_folder(path);
   env.make_directories(folder);
   const std::string prefix = path + ".tmp-";
@@ -42,7 +46,8 @@ AtomicFile::AtomicFile(Env& env, std::string path, Existing existing)
     : env_(env),
       path_(std::move(path)),
       is_far_(is_store_url(path_)),
-      temporary_(is_far_ ? path_ : claim_temporary(env, path_, existing == Existing::kReplace)),
+      replaces_(existing == Existing::kReplace),
+      temporary_(is_far_ ? path_ : claim_temporary(env, path_, replaces_)),
       file_(env.open_writable(temporary_)) {
   buffer_.reserve(kBufferBytes);
 }
@@ -75,6 +80,7 @@ void AtomicFile::commit() {
   file_->sync();
   file_->close();
   if (!is_far_) {
+    if (!replaces_) refuse_existing(env_, path_);  // made meanwhile by another process
     env_.rename(temporary_, path_);
     env_.sync_directory(parent_folder(path_));
   }

@@ -11,6 +11,8 @@
 
 namespace saturate {
 
+// Fails with kUsage if `path` exists.
+void refuse_existing(Env& env, const std::string& path);
 // A temporary name beside `path`. Removes what a killed process left under such a name, and creates
 // the folder if missing. Fails with kUsage if `path` exists, unless it is to be replaced.
 std::string claim_temporary(Env& env, const std::string& path, bool replace = false);
@@ -32,7 +34,8 @@ class AtomicFile {
   void align(uint64_t alignment);
   // Bytes appended so far.
   uint64_t size() const { return size_; }
-  // Syncs, renames and syncs the folder.
+  // Syncs, renames and syncs the folder. Fails with kUsage if `path`, not to be replaced, exists by
+  // now.
   void commit();
 
  private:
@@ -41,6 +44,7 @@ class AtomicFile {
   Env& env_;
   const std::string path_;
   const bool is_far_;  // `file_` itself is atomic
+  const bool replaces_;
   const std::string temporary_;
   std::unique_ptr<WritableFile> file_;
   std::vector<std::byte> buffer_;

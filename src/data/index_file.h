@@ -51,6 +51,7 @@ class IndexFile : public ScanStore {
   // Whether find() has returned its points, and whether remove() was called.
   bool is_used(size_t i) const { return use_[i] == kUsed; }
   bool is_removed(size_t i) const { return use_[i] == kRemoved; }
+  void mark_used(size_t i) const { use_[i] = kUsed; }
   // False if they are damaged.
   bool read(size_t i, std::vector<uint8_t>& coded) const;
 

@@ -159,6 +159,7 @@ class LmdbWriter : public SampleWriter {
     write_batch(true);
     check(mdb_env_sync(lmdb_.get(), 1), "sync");
     lmdb_.reset();
+    refuse_existing(env_, path_);  // made meanwhile by another process
     env_.rename(temporary_, path_);
     env_.sync_directory(parent_folder(path_));
     finished_ = true;

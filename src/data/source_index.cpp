@@ -64,11 +64,12 @@ std::string index_path_of(Env& env, const std::string& uri) {
                      scan_key(std::as_bytes(std::span(source))).checksums);
 }
 
-SourceIndex::SourceIndex(Env& env, std::string path, Kind kind)
+SourceIndex::SourceIndex(Env& env, std::string path, Kind kind, size_t memory)
     : env_(env),
       path_(std::move(path)),
       kind_(kind),
-      points_(kind == Kind::kOff ? 0 : ScanIndex::kDefaultLimit) {
+      memory_(memory),
+      points_(kind == Kind::kOff ? 0 : memory) {
   if (path_.empty() || kind_ == Kind::kOff) return;
   IndexState state;
   std::string problem;
@@ -124,18 +125,20 @@ IndexTotals SourceIndex::save(bool prune) {
   IndexState state;
   std::string problem;
   const auto present = IndexFile::open(env_, path_, state, problem);
+  if (state == IndexState::kOtherFile && kind_ == Kind::kGiven)
+    fail(ErrorKind::kRun, problem, path_, "Name a new file in data.index");
   const bool full = (present ? present->bytes() : 0) + points_.bytes() > kMostIndexBytes;
-  const bool drops_unused = full || (prune && files_.size() < 2);
+  const bool drops_unused = full || prune;
   const IndexFile* const file = files_.empty() ? nullptr : files_.back().get();
   const auto totals = write_index(env_, path_, points_, present.get(), [&](const ScanKey& key) {
     const size_t i = file ? file->position(key) : 0;
-    if (!file || i == file->size()) return !(prune && drops_unused);
+    if (!file || i == file->size()) return !prune;
     return !file->is_removed(i) && (!drops_unused || file->is_used(i));
   });
   failed_ = false;
   saved_ = added;
   in_file_ = totals.bytes;
-  if (points_.bytes() > ScanIndex::kDefaultLimit / 2) hand_over();
+  if (is_memory_short()) hand_over();
   return totals;
 }
 
@@ -145,6 +148,13 @@ void SourceIndex::hand_over() {
   std::string problem;
   auto file = IndexFile::open(env_, path_, state, problem);
   if (!file) return;
+  // What this has found or used remains so.
+  const IndexFile* const old = files_.empty() ? nullptr : files_.back().get();
+  for (size_t i = 0; i < file->size(); ++i) {
+    const ScanKey& key = file->record(i).key;
+    const size_t at = old ? old->position(key) : 0;
+    if (points_.has(key) || (old && at < old->size() && old->is_used(at))) file->mark_used(i);
+  }
   points_.hand_over(file.get());
   files_.push_back(std::move(file));
 }
@@ -230,7 +240,7 @@ void index_samples(const Dataset& dataset, size_t first, size_t end, ScanIndex& 
 
 IndexReport index_dataset(const Dataset& dataset, SourceIndex& index, int threads,
                           const ProgressCallback& progress) {
-  constexpr size_t kAtOnce = 65536;  // samples
+  constexpr size_t kAtOnce = 512;  // samples, whose points fit into what is left of the memory
   IndexReport report;
   report.samples = dataset.size();
   ProgressMeter meter(progress, dataset.size());
@@ -239,7 +249,7 @@ IndexReport index_dataset(const Dataset& dataset, SourceIndex& index, int thread
   for (size_t first = 0; first < dataset.size(); first += kAtOnce) {
     const size_t end = std::min(dataset.size(), first + kAtOnce);
     index_samples(dataset, first, end, points, threads, ahead, meter, report);
-    if (points.bytes() > ScanIndex::kDefaultLimit / 2) index.save(false);
+    if (index.is_memory_short()) index.save(false);
   }
   std::sort(report.broken.begin(), report.broken.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });

@@ -27,7 +27,8 @@ class SourceIndex {
     kGiven     // fails with kUsage if the path is that of another file
   };
   // `path`: of its file; empty: only in memory. A damaged file is reported, not used, and replaced.
-  SourceIndex(Env& env, std::string path, Kind kind);
+  // `memory`: bytes of points; from half of them on save() hands them over to the file.
+  SourceIndex(Env& env, std::string path, Kind kind, size_t memory = ScanIndex::kDefaultLimit);
   // Saves.
   ~SourceIndex();
   SourceIndex(const SourceIndex&) = delete;
@@ -37,8 +38,9 @@ class SourceIndex {
   ScanIndex* points() { return kind_ == Kind::kOff ? nullptr : &points_; }
   // Called after an epoch: saves if there is much that is new and no other process is saving.
   void end_epoch() noexcept;
-  // Adds what is new to the file; with `prune`, removes the points that this process has not used,
-  // unless it has had to save before. Fails with kRun.
+  bool is_memory_short() const { return points_.bytes() > memory_ / 2; }
+  // Adds what is new to the file; with `prune`, removes the points that this process has neither
+  // found nor used. Fails with kRun.
   IndexTotals save(bool prune);
 
  private:
@@ -50,6 +52,7 @@ class SourceIndex {
   Env& env_;
   const std::string path_;
   const Kind kind_;
+  const size_t memory_;
   // As it was when this was made, and whenever memory was handed over to it.
   std::vector<std::unique_ptr<IndexFile>> files_;
   ScanIndex points_;

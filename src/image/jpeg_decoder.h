@@ -93,7 +93,8 @@ class JpegDecoder {
   std::pair<int, int> mcu_size() const;
   // Writes the open image's coefficients as a baseline JPEG with a frame of that width, padded with
   // blocks of few bits, a restart marker after every `restart` MCUs (0: none) and optimised Huffman
-  // tables. REQUIRES: has_planes(), Markers::kAll. Fails with kData if the image is broken.
+  // tables. REQUIRES: has_planes(), Markers::kAll. Fails with kData if the image is broken, or
+  // lacks bits that libjpeg estimates.
   void transcode(const std::string& where, int width, int restart, std::vector<std::byte>& out);
 
   // libjpeg's state of the open image, after its header.
@@ -111,6 +112,7 @@ class JpegDecoder {
   PlaneShape plane_shape() const;
   bool begin_scan(const std::string& where, const SegmentedJpeg* segments, ScanPoints* points);
   bool read_coefficients(const std::string& where);
+  bool is_incomplete() const;
   void transform_row(int c, JDIMENSION row, uint8_t* const* out);
   void read_rgb(Image& out);
   void read_cmyk(Image& out);

@@ -27,16 +27,16 @@ int mcu_blocks_down(const jpeg_decompress_struct& info) {
 
 constexpr int kSmoothed = 10;  // coefficients that libjpeg looks at for that
 
+}  // namespace
+
 // Whether a progressive file lacks the last bits of coefficients, which libjpeg then estimates.
-bool is_incomplete(const jpeg_decompress_struct& info) {
-  if (!info.progressive_mode || !info.coef_bits) return false;
-  for (int c = 0; c < info.num_components; ++c)
+bool JpegDecoder::is_incomplete() const {
+  if (!info_.progressive_mode || !info_.coef_bits) return false;
+  for (int c = 0; c < info_.num_components; ++c)
     for (int k = 1; k < kSmoothed; ++k)
-      if (info.coef_bits[c][k] != 0) return true;
+      if (info_.coef_bits[c][k] != 0) return true;
   return false;
 }
-
-}  // namespace
 
 bool JpegDecoder::has_planes() const {
   if (info_.arith_code || info_.data_precision != 8) return false;
@@ -137,7 +137,7 @@ bool JpegDecoder::read_coefficients(const std::string& where) {
   if (!errors_.guarded([&] { coefficients_ = jpeg_read_coefficients(&info_); })) report(where);
   for (int c = 0; c < info_.num_components; ++c)
     if (!info_.comp_info[c].quant_table) return false;  // no scan has the component
-  return !is_incomplete(info_);
+  return !is_incomplete();
 }
 
 // The blocks of a row that are below the crop.

@@ -104,6 +104,7 @@ void JpegDecoder::transcode(const std::string& where, int width, int restart,
                             std::vector<std::byte>& out) {
   Compressor to(errors_.base, out);
   const int mcus = divide_up(width, mcu_size().first);
+  bool lacks_bits = false;
   const bool ok = errors_.guarded([&] {
     jvirt_barray_ptr planes[MAX_COMPONENTS] = {};
     JDIMENSION columns[MAX_COMPONENTS] = {};
@@ -116,6 +117,8 @@ void JpegDecoder::transcode(const std::string& where, int width, int restart,
           (component.height_in_blocks + down - 1) / down * down, down);
     }
     jvirt_barray_ptr* coefficients = jpeg_read_coefficients(&info_);
+    lacks_bits = is_incomplete();
+    if (lacks_bits) return;
     for (int c = 0; c < info_.num_components; ++c)
       copy_blocks(info_, info_.comp_info[c], coefficients[c], planes[c], columns[c]);
     jpeg_create_compress(&to.info);
@@ -130,6 +133,7 @@ void JpegDecoder::transcode(const std::string& where, int width, int restart,
     jpeg_finish_decompress(&info_);
   });
   if (!ok) report(where);
+  if (lacks_bits) fail_image("progressive JPEG lacks scans", where);
 }
 
 }  // namespace saturate

@@ -115,6 +115,12 @@ void ScanIndex::find(const ScanKey& key, ScanPoints& points) const {
   store->remove(key);
 }
 
+bool ScanIndex::has(const ScanKey& key) const {
+  const Part& part = part_of(key);
+  const MutexLock lock(part.mutex);
+  return part.kept.contains(key);
+}
+
 void ScanIndex::hand_over(const ScanStore* store) {
   store_ = store;
   for (Part& part : part_) {

@@ -69,6 +69,8 @@ class ScanIndex {
   // Replaces a file's points, unless it has more, or memory is short.
   void keep(const ScanKey& key, const ScanPoints& points);
   void remove(const ScanKey& key);
+  // Whether a file's points are in memory.
+  bool has(const ScanKey& key) const;
   // Bytes of the points kept.
   size_t bytes() const { return bytes_; }
   // Bytes that keep() has coded since the beginning.

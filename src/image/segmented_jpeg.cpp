@@ -301,6 +301,8 @@ bool JpegSegmenter::cut(std::span<const std::byte> file, int mcus, std::vector<s
 void JpegSegmenter::join(std::span<const std::byte> bytes, int width, int height,
                          const std::string& where, std::vector<std::byte>& out) {
   segmented_.open(bytes, width, height, where);
+  if (int64_t{width} * height > Decoder::kDefaultMaxPixels)
+    fail_image("JPEG in segments has too many pixels", where);
   const CodecSession session(decoder_);
   decoder_.open(segmented_.file(), where);
   decoder_.transcode(where, width, 0, out);

@@ -73,8 +73,7 @@ class Decoder {
   Box decode_segmented(std::span<const std::byte> bytes, int width, int height, const Box& part,
                        const std::string& where, Image& out);
 
-  // Reads the header only: ignores an eXIf chunk after a PNG's pixels, and does not check the pixel
-  // limit.
+  // Reads the header only: ignores an eXIf chunk after a PNG's pixels.
   ImageInfo probe(std::span<const std::byte> bytes, const std::string& where);
 
  private:
