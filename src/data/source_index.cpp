@@ -148,7 +148,7 @@ void SourceIndex::hand_over() {
   std::string problem;
   auto file = IndexFile::open(env_, path_, state, problem);
   if (!file) return;
-  // What this has found or used remains so.
+  // Points that this has found or used still count as such.
   const IndexFile* const old = files_.empty() ? nullptr : files_.back().get();
   for (size_t i = 0; i < file->size(); ++i) {
     const ScanKey& key = file->record(i).key;
