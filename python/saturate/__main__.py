@@ -80,6 +80,10 @@ def main() -> int:
     try:
         if not os.path.isfile(arguments.script):
             raise Error(f"there is no such script ({arguments.script}). Check the path")
+        folder = os.path.dirname(arguments.json or "") or "."
+        if arguments.json is not None and (os.path.isdir(arguments.json) or not os.access(folder, os.W_OK)):
+            raise Error(f"the result cannot be written there ({arguments.json}). Give --json a file in a folder that "
+                        "exists")
         for name in ("seconds", "steps"):
             if not getattr(arguments, name, 1) > 0:
                 raise Error(f"{getattr(arguments, name)} is not above 0 (--{name}). Give a number above 0")

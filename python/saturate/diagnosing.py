@@ -11,7 +11,7 @@ from typing import Any, Callable, Collection, Dict, List, Optional, Sequence, Tu
 from ._core import Error, is_worth
 from .loader_what_ifs import copyable
 from .observing import Observation
-from .session import Session, is_failure
+from .session import Session, check_names, is_failure
 from .turns import Gain, Remedy, WhatIf
 
 WIDTH = 80
@@ -214,6 +214,7 @@ def diagnose(step: Callable[[Any], Any], loader: Any, *, model: Any = None, opti
         raise Error("the loader is an iterator, which can be iterated once (saturate.diagnose). Give it the DataLoader")
     if not seconds > 0:
         raise ValueError(f"seconds={seconds!r}: use a number above 0")
+    check_names(only, skip)
     objects = [each for each in (optimizer, scaler, *state) if each is not None]
     session = Session(torch, copyable(loader), Observation(torch, model, optimizer), seconds=seconds, only=only,
                       skip=skip, objects=objects)

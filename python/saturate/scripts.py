@@ -16,7 +16,7 @@ from .diagnosing import Diagnosis, conclude
 from .loader_what_ifs import own_batches
 from .observing import STEPS, Observation
 from .patches import endless_schedules, replaced
-from .session import Session, first_line, is_failure
+from .session import Session, check_names, first_line, is_failure
 from .turns import Arm, Turns
 
 
@@ -256,6 +256,7 @@ def diagnose_script(path: str, arguments: Sequence[str], *, seconds: float, only
     """Runs the script until its loop is measured. Raises what the script raises before that."""
     import torch
 
+    check_names(only, skip)
     loop = DiagnosedLoop(torch, path, seconds, only, skip, clock)
     try:
         with loop.active():

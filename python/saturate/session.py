@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import Any, Callable, Collection, Generator, List, Optional
 
+from ._core import Error
 from .group_turns import GroupTurns, world_of
 from .loader_what_ifs import epoch_start, is_copied, loader_what_ifs, own_batches, persistent_remedy
 from .observing import STEPS, Observation
@@ -22,6 +23,18 @@ TURN_SHARE = 1 / 150   # of the time
 MOST_TURN_S, LEAST_TURN_S = 1.0, 0.1
 
 NoPace = Generator[Any, None, None]
+
+
+NAMES = ("data-loading", "workers-too-few", "workers-too-many", "prefetch", "persistent-workers", "pin-memory",
+         "decode-cache", "saturate-loader", "batch-size", "item-in-loop", "print-in-loop", "logging", "checkpoint-saves",
+         "anomaly-mode", "profiler-on", "set-to-none", "threads", "tf32", "cudnn-benchmark", "fused-optimizer",
+         "channels-last", "autocast-bf16", "autocast-fp16", "compile", "ddp-buckets", "straggler")
+
+
+def check_names(only: Optional[Collection[str]], skip: Collection[str]) -> None:
+    for name in (*(only or ()), *skip):
+        if name not in NAMES:
+            raise Error(f"there is no cause {name!r} (only, skip). There are {', '.join(NAMES)}")
 
 
 class Session:

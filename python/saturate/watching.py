@@ -196,8 +196,8 @@ class Watch:
             output.close()
 
     def _has_ended(self) -> bool:
-        """Whether it is left open only because nothing says that its last loop was the last."""
-        return self._begun_epochs > 0 and self._loops == 0 and not self._is_block
+        """Whether it is left open only because nothing says that no loop over it will come."""
+        return self.loader is not None and self._loops == 0 and not self._is_block and not self._is_manual
 
     def _is_for(self, loader: Any, arguments: Tuple[Any, ...]) -> bool:
         return loader is not None and self.loader is loader and self._arguments == arguments

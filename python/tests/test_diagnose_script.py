@@ -1,6 +1,8 @@
 """python -m saturate diagnose and tune: scripts as they are, and patches of their text."""
 
 import json
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -8,6 +10,7 @@ import pytest
 
 import saturate
 from saturate.patching import Edit, edited
+from saturate.session import NAMES
 
 SCRIPT = '''
 import sys
@@ -168,6 +171,21 @@ def test_a_script_that_profiles_itself_is_diagnosed(script):
                                      "    for epoch in").replace("    print(", "    profiler.stop()\n    print("))
     done = run("diagnose", "--seconds", 2, "--only", "set-to-none", script, 1000)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("arguments, named", [
+    (("--only", "nosuch"), "'nosuch'"), (("--skip", "compile,batch-siz"), "'batch-siz'"),
+    (("--json", "/no/such/folder/x.json"), "/no/such/folder/x.json"), (("--json", "."), "(.)")])
+def test_what_cannot_be_done_is_said_before_the_script_runs(script, arguments, named):
+    done = run("diagnose", *arguments, script, 1)
+    assert done.returncode == 2 and named in done.stderr and "trained" not in done.stdout
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_documentation_has_every_cause():
+    page = pathlib.Path(__file__).parents[2] / "docs/diagnose_python.md"
+    rows = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| `")]
+    assert sorted({name for row in rows for name in re.findall("`([^`]+)`", row)}) == sorted(NAMES)
 
 
 def test_the_command_writes_json(script, tmp_path):

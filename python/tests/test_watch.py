@@ -121,6 +121,16 @@ def records(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+def test_a_watch_that_was_not_iterated_gives_way(tmp_path):
+    loader, other = (saturate.Loader(SYNTH, batch=16, size=8) for _ in range(2))
+    len(saturate.watch(loader, out=tmp_path / "a"))
+    for _ in saturate.watch(other, out=tmp_path / "b"):
+        pass
+    with pytest.raises(saturate.Error, match="watch the training loader only"):  # two loaders in turn
+        saturate.watch(loader, out=tmp_path / "a")
+    saturate.watch(other, out=tmp_path / "c").close()
+
+
 def test_one_watch_at_a_time_and_one_run_in_a_folder(tmp_path):
     with saturate.watch(out=tmp_path):
         with pytest.raises(saturate.Error, match="another watch"):

@@ -101,9 +101,7 @@ void SourceIndex::end_epoch() noexcept {
 
 void SourceIndex::save_or_warn(bool patient) noexcept {
   try {
-    for (int tries = 0; patient && is_locked(path_ + ".lock") && tries < kPatientTries; ++tries)
-      env_.sleep_ns(100'000'000);
-    save(false);
+    save(false, patient);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kUsage) {  // another process saves
       failed_ = false;
@@ -115,11 +113,23 @@ void SourceIndex::save_or_warn(bool patient) noexcept {
   }
 }
 
-IndexTotals SourceIndex::save(bool prune) {
+// Fails with kUsage while another process has it.
+std::unique_ptr<FileLock> SourceIndex::lock(bool patient) {
+  for (int tries = 0;; ++tries) {
+    try {
+      return env_.lock(path_ + ".lock");
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kUsage || !patient || tries == kPatientTries) throw;
+    }
+    env_.sleep_ns(100'000'000);
+  }
+}
+
+IndexTotals SourceIndex::save(bool prune, bool patient) {
   const MutexLock one(saving_);
   failed_ = true;  // until it has succeeded
   env_.make_directories(parent_folder(path_));
-  const auto lock = env_.lock(path_ + ".lock");
+  const auto held = lock(patient);
   const uint64_t added = points_.added();
   // Other processes may have added to it.
   IndexState state;

@@ -40,13 +40,15 @@ class SourceIndex {
   void end_epoch() noexcept;
   bool is_memory_short() const { return points_.bytes() > memory_ / 2; }
   // Adds what is new to the file; with `prune`, removes the points that this process has neither
-  // found nor used. Fails with kRun.
-  IndexTotals save(bool prune);
+  // found nor used. Other processes add in turn: `patient` waits for them, up to 10 s. Fails with
+  // kRun, and with kUsage if another process still has the file.
+  IndexTotals save(bool prune, bool patient = true);
 
  private:
   bool has_new() const { return points_.added() > saved_; }
   bool is_worthwhile() const;
   void save_or_warn(bool patient) noexcept;
+  std::unique_ptr<FileLock> lock(bool patient);
   void hand_over();
 
   Env& env_;

@@ -51,10 +51,11 @@ bool HuffmanTable::assign_codes(Entries& single) {
 // Joins each entry with the symbol after it, if that fits too. Without branches, which could not be
 // predicted: this is done for each image.
 void HuffmanTable::pair_symbols(const Entries& single) {
-  for (size_t i = 0; i < single.size(); ++i) {
+  const size_t count = size_t(1) << look_;
+  for (size_t i = 0; i < count; ++i) {
     const HuffmanEntry first = single[i];
     const uint32_t bits = uint8_t(first.word);
-    const HuffmanEntry next = single[i << bits & (single.size() - 1)];
+    const HuffmanEntry next = single[i << bits & (count - 1)];
     const int fits = bits + uint8_t(next.word) <= uint32_t(look_);
     const int goes_on = first.zeros() != HuffmanEntry::kEndOfBlock;
     const int both = int(first.is_whole()) & int(next.is_whole()) & fits & goes_on;
