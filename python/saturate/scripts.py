@@ -183,12 +183,7 @@ class DiagnosedLoop(ScriptLoop):
             self.session.turns.interrupted()
 
     def conclude(self) -> Optional[Diagnosis]:
-        if self.session is None:
-            return None
-        for each in self.session.results:
-            if not each.gain and not each.skipped:
-                each.skipped = "there was no time: the script ended"
-        return conclude(self.session)
+        return conclude(self.session) if self.session else None
 
 
 def run_script(path: str, arguments: Sequence[str], source: Optional[str] = None) -> None:

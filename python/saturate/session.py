@@ -16,13 +16,14 @@ from .step_what_ifs import step_what_ifs
 from .turns import Arm, Gain, Pace, Remedy, Turns, WhatIf, held
 
 FIRST_ROUNDS, MOST_ROUNDS = 3, 12
-FIRST_SHARE = 0.55     # of the time, for a first measurement of each
+FIRST_SHARE = 0.55     # of the time, for a first measurement of each; what the second leaves is for the rest
 HOPELESS = 1.02        # the end of an interval that is not measured further
 NEEDED = 1.05          # at most, of what removes a limit altogether, so that a part of it can be worth doing
 TURN_SHARE = 1 / 150   # of the time
 MOST_TURN_S, LEAST_TURN_S = 1.0, 0.1
 
 NoPace = Generator[Any, None, None]
+Measured = Generator[Any, None, List[WhatIf]]
 
 
 NAMES = ("data-loading", "workers-too-few", "workers-too-many", "prefetch", "persistent-workers", "pin-memory",
@@ -57,10 +58,13 @@ class Session:
         self.pace: Optional[Pace] = None      # of the loop as it is
         self.held_gain = self.loading_gain = Gain(1.0, 0.0, float("inf"))
         self.start_share = 0.0                # of an epoch, until its first batch
+        self.is_complete = False              # False: the loop ended early
+        self._each_s = 0.0                    # that the latest first measurement of a change took
 
     def run(self) -> NoPace:
         with endless_schedules(self.torch):
             yield from self._measure()
+        self.is_complete = True
 
     def _measure(self) -> NoPace:
         self._begin = self._clock()
@@ -75,8 +79,10 @@ class Session:
                 return
             yield from self._limits()
             self.results = self._wanted()
-            yield from self._first_pass()
-            yield from self._second_pass()
+            yield from self._persistence()
+            for share in (FIRST_SHARE, 1.0):
+                fresh = yield from self._first_pass(share)
+                yield from self._second_pass(fresh)
         finally:
             self._own.close()
             self._kept.restore()
@@ -86,6 +92,13 @@ class Session:
         measured = GroupTurns(self.torch, self.turns, self.seen.groups, self._own)
         yield from measured.run(self.seconds)
         self.pace, self.results = measured.pace, measured.what_ifs()
+
+    def _unmeasured(self) -> List[WhatIf]:
+        return [each for each in self.results if not each.skipped and each.gain is None]
+
+    def needed_s(self) -> float:
+        """About how many seconds would have been enough for all."""
+        return self.seconds + len(self._unmeasured()) * self._each_s / FIRST_SHARE
 
     def _left(self) -> float:
         return self.seconds - (self._clock() - self._begin)
@@ -119,19 +132,21 @@ class Session:
                                 else "the input is the limit, not the step")
         return found
 
-    def _first_pass(self) -> NoPace:
-        yield from self._persistence()
-        open_ = [each for each in self.results if not each.skipped and each.gain is None]
+    def _first_pass(self, share: float) -> Measured:
+        """Measures what was not measured, until that share of the time is over. Returns what it measured."""
+        open_ = self._unmeasured()
         for number, each in enumerate(open_):
-            left = self._left() - (1 - FIRST_SHARE) * self.seconds
-            if left <= 0:
-                each.skipped = "there was no time: give more seconds"
-                continue
+            left = self._left() - (1 - share) * self.seconds
+            if left <= self._each_s:
+                return open_[:number]
+            begin = self._clock()
             yield from self._rounds(each, FIRST_ROUNDS, left / (len(open_) - number))
+            self._each_s = self._clock() - begin
+        return open_
 
-    def _second_pass(self) -> NoPace:
+    def _second_pass(self, fresh: List[WhatIf]) -> NoPace:
         """Measures those again that matter: the greatest of many noisy gains is too great."""
-        open_ = [each for each in self.results if each.before and (each.is_worth() or each.may_be_worth())]
+        open_ = [each for each in fresh if each.before and (each.is_worth() or each.may_be_worth())]
         open_.sort(key=lambda each: -(each.gain or Gain(0, 0, 0)).ratio)
         for number, each in enumerate(open_):
             left = self._left()
