@@ -58,7 +58,7 @@ def measure_rate():
     runpy.run_path(script, run_name="__main__")
 
 
-def make_images(folder, per_class=40, classes=8, side=256):
+def make_images(folder, per_class=40, classes=8, side=288):
     """JPEG files of smooth noise, in one folder per class, below train and val."""
     if (folder / "complete").exists():
         return
@@ -108,9 +108,9 @@ def planted(loop, fault, scripts, work):
 
 
 def run(command, script, log):
-    with open(log, "w") as file:
-        return subprocess.run(command, cwd=script.parent, stdout=file, stderr=subprocess.STDOUT,
-                              timeout=TIME_LIMIT_S).returncode
+    with open(log, "w") as file:  # one core computes, the others load
+        return subprocess.run(command, cwd=script.parent, stdout=file, stderr=subprocess.STDOUT, timeout=TIME_LIMIT_S,
+                              env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
 
 
 def diagnosed(script, arguments, seconds):

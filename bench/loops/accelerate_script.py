@@ -17,7 +17,7 @@ def main():
     dataset = torchvision.datasets.ImageFolder(sys.argv[1], augment)
     loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=1, persistent_workers=True,
                                          drop_last=True)
-    model = torchvision.models.resnet18(num_classes=len(dataset.classes))
+    model = torchvision.models.shufflenet_v2_x0_5(num_classes=len(dataset.classes))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     for epoch in range(1000):

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 class Classifier(lightning.LightningModule):
     def __init__(self, classes):
         super().__init__()
-        self.network = torchvision.models.resnet18(num_classes=classes)
+        self.network = torchvision.models.shufflenet_v2_x0_5(num_classes=classes)
 
     def training_step(self, batch, _):
         images, labels = batch
