@@ -28,7 +28,7 @@ LOOPS = [
     Loop("bare", "bare.py", ["{data}/train"], "        optimizer.step()\n", "model", "for epoch in range(1000):\n"),
     Loop("gpu", "gpu.py", ["{data}/train"], "        optimizer.step()\n", "model", "for epoch in range(1000):\n",
          "torchvision", needs_gpu=True),
-    Loop("lightning", "lightning_module.py", ["{data}/train"],
+    Loop("lightning", "lightning_module.py", ["{data}/few"],
          "        loss = torch.nn.functional.cross_entropy(self.network(images), labels)\n", "self.network",
          "    trainer = lightning", "lightning"),
     Loop("accelerate", "accelerate_script.py", ["{data}/train"], "            optimizer.step()\n", "model",

@@ -58,15 +58,15 @@ def measure_rate():
     runpy.run_path(script, run_name="__main__")
 
 
-def make_images(folder, per_class=40, classes=8, side=288):
-    """JPEG files of smooth noise, in one folder per class, below train and val."""
+def make_images(folder, classes=8, side=288):
+    """JPEG files of smooth noise, in one folder per class, below train, few and val."""
     if (folder / "complete").exists():
         return
     import numpy
     from PIL import Image
 
     random = numpy.random.default_rng(0)
-    for part, count in (("train", per_class), ("val", 8)):
+    for part, count in (("train", 160), ("few", 40), ("val", 8)):
         for label in range(classes):
             place = folder / part / str(label)
             place.mkdir(parents=True, exist_ok=True)
