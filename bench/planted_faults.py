@@ -34,14 +34,14 @@ LOOPS = [
     Loop("accelerate", "accelerate_script.py", ["{data}/train"], "            optimizer.step()\n", "model",
          "    for epoch in range(1000):\n", "accelerate"),
     Loop("torchvision", "torchvision/train.py",
-         ["--data-path", "{data}", "--model", "shufflenet_v2_x0_5", "--device", "cpu", "--batch-size", "32", "--workers", "1",
+         ["--data-path", "{data}", "--model", "shufflenet_v2_x0_5", "--device", "cpu", "--batch-size", "64", "--workers", "1",
           "--train-crop-size", "64", "--val-crop-size", "64", "--val-resize-size", "72", "--epochs", "1000",
           "--print-freq", "1000"],
          "        acc1, acc5 = utils.accuracy(output, target, topk=(1, 5))\n", "model",
          "    metric_logger = utils.MetricLogger(delimiter=\"  \")\n", "torchvision", is_own=False),
     Loop("timm", "timm/train.py",
          ["--data-dir", "{data}", "--train-split", "train", "--val-split", "val", "--num-classes", "8", "--model",
-          "mobilenetv3_small_050", "--device", "cpu", "--batch-size", "32", "--workers", "1", "--img-size", "64", "--epochs", "1000",
+          "mobilenetv3_small_050", "--device", "cpu", "--batch-size", "64", "--workers", "1", "--img-size", "64", "--epochs", "1000",
           "--log-interval", "1000", "--no-prefetcher", "--val-interval", "1000", "--output", "{out}/output"],
          "        num_updates += 1\n", "trainable_module",
          "    second_order = hasattr(optimizer,", "timm", is_own=False),
@@ -49,10 +49,10 @@ LOOPS = [
 
 # Texts that are put after a step, at its indentation; {m}: the model.
 IN_STEP = {
-    "item-in-loop": "[value.item() for value in next({m}.parameters()).detach().new_zeros(20_000)]",
+    "item-in-loop": "[value.item() for value in next({m}.parameters()).detach().new_zeros(40_000)]",
     "print-in-loop": "print(\"\\n\".join(str(parameter.detach()) for parameter in {m}.parameters()))",
-    "logging": "__import__(\"logging\").getLogger(\"grads\").warning(\"%s\", torch.rand(60_000).tolist())",
-    "checkpoint-saves": "torch.save(({m}.state_dict(), torch.zeros(5_000_000)), \"latest.pt\")",
+    "logging": "__import__(\"logging\").getLogger(\"grads\").warning(\"%s\", torch.rand(100_000).tolist())",
+    "checkpoint-saves": "torch.save(({m}.state_dict(), torch.zeros(8_000_000)), \"latest.pt\")",
 }
 # Texts that are put before the loop.
 AT_BEGIN = {

@@ -58,7 +58,7 @@ def measure_rate():
     runpy.run_path(script, run_name="__main__")
 
 
-def make_images(folder, classes=8, side=288):
+def make_images(folder, classes=8, side=400):
     """JPEG files of smooth noise, in one folder per class, below train, few and val."""
     if (folder / "complete").exists():
         return
@@ -66,7 +66,7 @@ def make_images(folder, classes=8, side=288):
     from PIL import Image
 
     random = numpy.random.default_rng(0)
-    for part, count in (("train", 160), ("few", 40), ("val", 8)):
+    for part, count in (("train", 240), ("few", 40), ("val", 8)):
         for label in range(classes):
             place = folder / part / str(label)
             place.mkdir(parents=True, exist_ok=True)

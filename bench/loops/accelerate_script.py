@@ -15,7 +15,7 @@ def main():
     accelerator = accelerate.Accelerator(cpu=True)
     augment = v2.Compose([v2.RandomResizedCrop(64), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     dataset = torchvision.datasets.ImageFolder(sys.argv[1], augment)
-    loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=1, persistent_workers=True,
+    loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True, num_workers=1, persistent_workers=True,
                                          drop_last=True)
     model = torchvision.models.shufflenet_v2_x0_5(num_classes=len(dataset.classes))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -17,7 +17,7 @@ options = parser.parse_args()
 augment = v2.Compose([v2.RandomResizedCrop(64), v2.RandomHorizontalFlip(), v2.ToImage(),
                       v2.ToDtype(torch.float32, scale=True)])
 dataset = torchvision.datasets.ImageFolder(options.folder, augment)
-loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=options.workers,
+loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True, num_workers=options.workers,
                                      persistent_workers=options.workers > 0, drop_last=True)
 model = torchvision.models.shufflenet_v2_x0_5(num_classes=len(dataset.classes))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
