@@ -138,7 +138,10 @@ TEST(BaselineScan, NoticesWrongPointsOfACrop) {
         ScanPoint& point = wrong.point[size_t(3 * known.across) + used];
         position ? point.bit += 3 : point.dc[1] += 1;
         read.points = &wrong;
-        EXPECT_FALSE(coefficients_by_scan(file, read)) << end << " " << used << " " << position;
+        const auto found = coefficients_by_scan(file, read);
+        // The point after the crop only limits what is read.
+        EXPECT_TRUE(!found || (used > 1 && end % known.every != 0 && found == part))
+            << end << " " << used << " " << position;
       }
     }
     read.points = &known;

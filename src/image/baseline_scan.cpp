@@ -226,7 +226,7 @@ bool BaselineScan::enter_point(Lane& lane, size_t index, size_t limit) {
     lane.bits = {lane.data.data(), lane.data.data() + (lane.expected + 7) / 8, 0, 0};
     std::memset(const_cast<uint8_t*>(lane.bits.end), 0, kBitPadding);
   }
-  lane.bits.refill();
+  lane.bits.refill_safe();
   lane.bits.skip(uint32_t(point.bit % 8));
   std::copy_n(point.dc, 3, lane.dc);
   return true;
@@ -331,13 +331,13 @@ bool BaselineScan::read_parts() {
   if (!read_lanes(a, two ? &b : nullptr)) return false;
   for (int i = 0; i < (two ? 2 : 1); ++i) {
     Lane& lane = lane_[i];
-    if (segments_) {
-      if (lane.bits.overrun()) return false;
-      continue;
-    }
-    // On to the next point: points that belong to another scan do not meet there.
-    const int part = divide_up(lane.end, part_);
-    if (!skip_to(lane, std::min(part * part_, mcus_)) || lane.bits.overrun()) return false;
+    if (lane.bits.overrun()) return false;
+    if (segments_) continue;
+    // Points that belong to another scan do not meet. A lane alone reads on to the next point for
+    // this; of two, the first has arrived where the second began.
+    const int part = divide_up(lane.end, part_), next = std::min(part * part_, mcus_);
+    if (i == 1 && next > lane.end) continue;
+    if (!skip_to(lane, next) || lane.bits.overrun()) return false;
     if (!arrives_at(lane, size_t(row_) * size_t(points_->across) + size_t(part))) return false;
   }
   return true;

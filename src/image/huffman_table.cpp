@@ -9,7 +9,7 @@ HuffmanEntry HuffmanTable::entry_of(int symbol, uint32_t length) const {
   if (is_dc_) return HuffmanEntry::to_extract(length + size, size, 0);
   // A run without a value ends the block, as libjpeg interprets it, unless it is of 15.
   if (size == 0 && run != 15) return HuffmanEntry::to_extract(length, 0, HuffmanEntry::kEndOfBlock);
-  return HuffmanEntry::to_extract(length + size, size, run);
+  return HuffmanEntry::to_extract(length + size, size, run + 1);
 }
 
 // Fills the entries of prefixes that begin with a code, with each value that fits into the rest.
@@ -17,7 +17,7 @@ void HuffmanTable::fill(Entries& single, uint32_t code, uint32_t length,
                         const HuffmanEntry& entry) {
   const uint32_t look = uint32_t(look_), size = entry.size();
   auto at = single.begin() + ptrdiff_t(code << (look - length));
-  if (length + size > look) {
+  if (is_dc_ || length + size > look) {
     std::fill_n(at, size_t(1) << (look - length), entry);
     return;
   }
@@ -25,7 +25,7 @@ void HuffmanTable::fill(Entries& single, uint32_t code, uint32_t length,
   for (int raw = 0; raw < count; ++raw) {
     const int value = 2 * raw < count && size > 0 ? raw - count + 1 : raw;
     at = std::fill_n(at, size_t(1) << (look - length - size),
-                     HuffmanEntry::of(length + size, entry.zeros(), value));
+                     HuffmanEntry::of(length + size, entry.places(), value));
   }
 }
 
@@ -54,10 +54,10 @@ void HuffmanTable::pair_symbols(const Entries& single) {
   const size_t count = size_t(1) << look_;
   for (size_t i = 0; i < count; ++i) {
     const HuffmanEntry first = single[i];
-    const uint32_t bits = uint8_t(first.word);
+    const uint32_t bits = first.bits();
     const HuffmanEntry next = single[i << bits & (count - 1)];
-    const int fits = bits + uint8_t(next.word) <= uint32_t(look_);
-    const int goes_on = first.zeros() != HuffmanEntry::kEndOfBlock;
+    const int fits = bits + next.bits() <= uint32_t(look_);
+    const int goes_on = first.places() != HuffmanEntry::kEndOfBlock;
     const int both = int(first.is_whole()) & int(next.is_whole()) & fits & goes_on;
     const uint64_t joined = 0 - uint64_t(both);
     entry_[i].word = (first.then(next).word & joined) | (first.word & ~joined);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,39 +12,51 @@ namespace saturate {
 
 // The symbols that a prefix of the data begins with, in one word, so that one load fetches them:
 // byte 0: bits of the codes and values together; 0: no value is in the prefix as a whole;
-// byte 1: size of a value that must be extracted, else 0;
-// byte 2: coefficients of 0 before the first value; kEndOfBlock ends any block;
-// byte 3: how many coefficients after the first the second one is; 0: there is one symbol;
-// 16 bits each: the first value, and the second. If a value must be extracted, the bits of its code
-// and itself are there instead. All 0: a longer code, or none.
+// byte 1: how many places after the latest coefficient the first value is;
+// 16 bits: how many places after the first value the second one is; 0: there is one symbol;
+// 16 bits each: the first value, and the second.
+// If a value must be extracted, these are instead, from byte 2 on:
+// byte 2: 63 less the bits of the value;
+// byte 3: bits of the code;
+// 16 bits: bits of both;
+// 16 bits: what is added to a negative value.
+// All 0: a longer code, or none.
 struct HuffmanEntry {
-  static constexpr uint32_t kEndOfBlock = 80;  // further than any run reaches
+  static constexpr uint32_t kEndOfBlock = 128;  // places; further than any run reaches
   uint64_t word = 0;
 
-  static HuffmanEntry of(uint32_t bits, uint32_t zeros, int value) {
+  static HuffmanEntry of(uint32_t bits, uint32_t places, int value) {
     const auto low = uint16_t(value);
-    return {bits | zeros << 16 | uint64_t(low) << 32 | uint64_t(low) << 48};
+    return {bits | places << 8 | uint64_t(low) << 32 | uint64_t(low) << 48};
   }
-  static HuffmanEntry to_extract(uint32_t bits, uint32_t size, uint32_t zeros) {
-    return {size << 8 | zeros << 16 | uint64_t(bits) << 32};
+  static HuffmanEntry to_extract(uint32_t bits, uint32_t size, uint32_t places) {
+    const auto negative = uint16_t(1 - (1 << size));
+    return {places << 8 | (63 - size) << 16 | (bits - size) << 24 | uint64_t(bits) << 32 |
+            uint64_t(negative) << 48};
   }
   HuffmanEntry then(const HuffmanEntry& next) const {
-    return {(word & 0x0000ffff'00ffffff) + uint8_t(next.word) + (uint64_t(next.zeros() + 1) << 24) +
+    return {(word & 0x0000ffff'0000ffff) + next.bits() + (uint64_t(next.places()) << 16) +
             (next.word >> 32 << 48)};
   }
-  bool is_whole() const { return uint8_t(word) != 0; }
-  uint32_t bits() const { return is_whole() ? uint8_t(word) : extract_bits(); }
-  uint32_t extract_bits() const { return uint8_t(word >> 32); }
-  uint32_t size() const { return uint32_t(word) >> 8 & 15; }
-  uint32_t zeros() const { return uint8_t(word >> 16); }
-  uint32_t more() const { return uint8_t(word >> 24); }
-  int value() const { return int16_t(word >> 32); }
-  int second() const { return int16_t(word >> 48); }
+  uint32_t bits() const { return uint8_t(word); }
+  bool is_whole() const { return bits() != 0; }
+  uint32_t places() const { return uint8_t(word >> 8); }
+  // Whole ones only:
+  uint32_t more() const { return uint32_t(word) >> 16; }
+  int16_t first() const { return int16_t(std::rotr(word, 32)); }
+  int16_t second() const { return int16_t(std::rotr(word, 48)); }
+  // Others only:
+  uint32_t shift() const { return uint32_t(word >> 16) & 63; }
+  uint32_t size() const { return 63 - shift(); }
+  uint32_t length() const { return uint32_t(word) >> 24 & 63; }
+  uint32_t all_bits() const { return uint8_t(word >> 32); }
+  int negative() const { return int(int64_t(word) >> 48); }
 };
 
 class HuffmanTable {
  public:
-  // `look`: bits of a look-up. A table of DC coefficients has one symbol in each entry.
+  // `look`: bits of a look-up. A table of DC coefficients has one symbol in each entry, and its
+  // values must be extracted.
   HuffmanTable(int look, bool dc) : look_(look), is_dc_(dc) {}
   // False if libjpeg would refuse the table.
   bool build(const JHUFF_TBL& source);

@@ -51,7 +51,8 @@ bool BaselineScan::arrive(Lane& lane) {
 
 [[gnu::always_inline]] inline void BaselineScan::begin_block(BlockReader& reader, Lane& lane) {
   const Place& place = places_[lane.place];
-  reader.ac = ac_of_[place.component];
+  reader.ac_table = ac_of_[place.component];
+  reader.ac = reader.ac_table->entries();
   reader.block = lane.blocks.data() + place.offset;
   lane.dc[place.component] += reader.read_dc(*dc_of_[place.component]);
 }
@@ -59,12 +60,9 @@ bool BaselineScan::arrive(Lane& lane) {
 // Called when a block is complete: false if it was the lane's last.
 [[gnu::always_inline]] inline bool BaselineScan::end_block(BlockReader& reader, Lane& lane) {
   reader.block[0] = static_cast<int16_t>(lane.dc[places_[lane.place].component]);
-  if (reader.failed) [[unlikely]] {
-    lane.failed = true;
-    return false;
-  }
   if (++lane.place == lane.stop) {
     lane.bits = reader.bits;
+    lane.failed = lane.failed || reader.failed;
     if (!arrive(lane)) return false;
     reader.bits = lane.bits;
   }
@@ -122,15 +120,15 @@ bool BaselineScan::read_lanes(Lane& a, Lane* b) {
   for (int mcu = 0; mcu < mcus; ++mcu) {
     for (int i = 0; i < blocks_; ++i) {
       const int c = places_[size_t(i)].component;
-      reader.ac = ac_of_[c];
+      reader.ac_table = ac_of_[c];
+      reader.ac = reader.ac_table->entries();
       lane.dc[c] += reader.read_dc(*dc_of_[c]);
       while (!reader.turn<false>()) {
       }
-      if (reader.failed) return false;
     }
   }
   lane.bits = reader.bits;
-  return true;
+  return !reader.failed;
 }
 
 [[gnu::target("bmi2")]] bool BaselineScan::parse_bmi2(Lane& lane, int mcus) {
