@@ -34,14 +34,14 @@ LOOPS = [
     Loop("accelerate", "accelerate_script.py", ["{data}/train"], "            optimizer.step()\n", "model",
          "    for epoch in range(1000):\n", "accelerate"),
     Loop("torchvision", "torchvision/train.py",
-         ["--data-path", "{data}", "--model", "shufflenet_v2_x0_5", "--device", "cpu", "--batch-size", "64", "--workers", "1",
+         ["--data-path", "{data}", "--model", "squeezenet1_1", "--device", "cpu", "--batch-size", "32", "--workers", "1",
           "--train-crop-size", "64", "--val-crop-size", "64", "--val-resize-size", "72", "--epochs", "1000",
           "--print-freq", "1000"],
          "        acc1, acc5 = utils.accuracy(output, target, topk=(1, 5))\n", "model",
          "    metric_logger = utils.MetricLogger(delimiter=\"  \")\n", "torchvision", is_own=False),
     Loop("timm", "timm/train.py",
          ["--data-dir", "{data}", "--train-split", "train", "--val-split", "val", "--num-classes", "8", "--model",
-          "mobilenetv3_small_050", "--device", "cpu", "--batch-size", "64", "--workers", "1", "--img-size", "64", "--epochs", "1000",
+          "lcnet_050", "--device", "cpu", "--batch-size", "32", "--workers", "1", "--img-size", "64", "--epochs", "1000",
           "--log-interval", "1000", "--no-prefetcher", "--val-interval", "1000", "--output", "{out}/output"],
          "        num_updates += 1\n", "trainable_module",
          "    second_order = hasattr(optimizer,", "timm", is_own=False),
@@ -50,7 +50,7 @@ LOOPS = [
 # Texts that are put after a step, at its indentation; {m}: the model.
 IN_STEP = {
     "item-in-loop": "[value.item() for value in next({m}.parameters()).detach().new_zeros(40_000)]",
-    "print-in-loop": "print(\"\\n\".join(str(parameter.detach()) for parameter in {m}.parameters()))",
+    "print-in-loop": "print(*(parameter.detach() for parameter in {m}.parameters()))",
     "logging": "__import__(\"logging\").getLogger(\"grads\").warning(\"%s\", torch.rand(100_000).tolist())",
     "checkpoint-saves": "torch.save(({m}.state_dict(), torch.zeros(8_000_000)), \"latest.pt\")",
 }
@@ -95,8 +95,7 @@ NO_WORKERS = ((LOADER_LINE, "num_workers=0,\n"),)
 AUTOCAST = "torch.autocast(\"cuda\", torch.bfloat16)"
 CHANNELS_LAST = ("model = model.to(memory_format=torch.channels_last)\n",
                  "        images = images.contiguous(memory_format=torch.channels_last)\n")
-SLOW_ADAM = (("torch.optim.AdamW(model.parameters(), lr=1e-3)",
-              "torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)"),)
+SLOW_ADAM = (("lr=1e-3, fused=True", "lr=1e-3"),)
 
 FAULTS = [
     Fault("bare", "workers-too-few", ("--workers", "0"), others=("data-loading",)),

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Plants twenty faults in five training loops, and five in one on a GPU, and has `python -m saturate diagnose` find them.
+"""Plants twenty faults in five training loops, and five in one on a GPU, for `python -m saturate diagnose` to find.
 
     bench/python_faults.py [--only LOOP[:CAUSE]] [--rounds 3] [--seconds 8] [--scripts DIR] [--json FILE] [--table FILE]
 
 A fault is a change of a script's arguments or text. For each of the faults, and for each loop without one, it records
 the first cause that diagnose names, the gain that it predicts, and the realised gain: the ratio of the steps/s of the
-script without and with the fault, in interleaved runs of --seconds each. torchvision's reference script and timm's
-train.py are downloaded from GitHub into --scripts (build/python-faults/scripts) unless they are there already. Needs
-the package, torch, torchvision, and per loop lightning, accelerate or timm; a loop whose package or GPU is missing is
-skipped.
+script without and with the fault, in interleaved runs of --seconds each. Beside it stands what TraceML (traceml-ai on
+PyPI; left out if its command `traceml` is missing) says of a run with the fault. torchvision's reference script and
+timm's train.py are downloaded from GitHub into --scripts (build/python-faults/scripts) unless they are there already.
+Needs the package, torch, torchvision, and per loop lightning, accelerate or timm; a loop whose package or GPU is
+missing is skipped.
 """
 
 import argparse
@@ -40,14 +41,19 @@ def measure_rate():
     from torch.optim import optimizer
 
     state = {"steps": 0, "begin": 0.0}
+    traced = traced_steps() if os.environ.get("PYTHON_FAULTS_TRACED") else None
 
     def after_step(*_):
+        if traced:
+            traced.close()
         state["steps"] += 1
         now = time.perf_counter()
         if state["steps"] == WARM_STEPS:
             state["begin"] = now
         elif state["steps"] > WARM_STEPS and now - state["begin"] >= float(seconds):
             pathlib.Path(result).write_text(json.dumps((state["steps"] - WARM_STEPS) / (now - state["begin"])))
+            if traced:
+                raise SystemExit  # TraceML writes its summary
             for worker in multiprocessing.active_children():
                 worker.terminate()
             os._exit(0)
@@ -58,7 +64,42 @@ def measure_rate():
     runpy.run_path(script, run_name="__main__")
 
 
-def make_images(folder, classes=8, side=400):
+def traced_steps():
+    """An ExitStack: TraceML traces each step of training from its batch until close()."""
+    import contextlib
+
+    import traceml_ai
+    from torch import nn
+    from torch.utils.data import dataloader
+
+    traceml_ai.init(mode="auto")
+    if "torchvision" in sys.argv[4]:  # which takes those of TraceML's launcher for a group's
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            os.environ.pop(name, None)
+    active = contextlib.ExitStack()
+    models = []
+
+    def before_forward(module, _):
+        if not models and next(module.parameters(), None) is not None:  # a transform has none
+            models.append(module)
+
+    hook = nn.modules.module.register_module_forward_pre_hook(before_forward)
+    iterator = dataloader._BaseDataLoaderIter
+    next_batch = iterator.__next__
+
+    def traced_next(self):
+        batch = next_batch(self)
+        if models and models[0].training:
+            hook.remove()
+            active.close()
+            active.enter_context(traceml_ai.trace_step(models[0]))
+        return batch
+
+    iterator.__next__ = traced_next
+    return active
+
+
+def make_images(folder, classes=8, side=448):
     """JPEG files of smooth noise, in one folder per class, below train, few and val."""
     if (folder / "complete").exists():
         return
@@ -66,7 +107,7 @@ def make_images(folder, classes=8, side=400):
     from PIL import Image
 
     random = numpy.random.default_rng(0)
-    for part, count in (("train", 240), ("few", 40), ("val", 8)):
+    for part, count in (("train", 160), ("few", 40), ("val", 8)):
         for label in range(classes):
             place = folder / part / str(label)
             place.mkdir(parents=True, exist_ok=True)
@@ -107,10 +148,10 @@ def planted(loop, fault, scripts, work):
     return script, [part.format(data=work / "images", out=folder) for part in arguments]
 
 
-def run(command, script, log):
+def run(command, script, log, **environment):
     with open(log, "w") as file:  # one core computes, the others load
         return subprocess.run(command, cwd=script.parent, stdout=file, stderr=subprocess.STDOUT, timeout=TIME_LIMIT_S,
-                              env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
+                              env={**os.environ, "OMP_NUM_THREADS": "1", **environment}).returncode
 
 
 def diagnosed(script, arguments, seconds):
@@ -118,8 +159,9 @@ def diagnosed(script, arguments, seconds):
     answer = script.parent / "diagnosis.json"
     answer.unlink(missing_ok=True)
     begin = time.monotonic()
-    code = run([sys.executable, "-m", "saturate", "diagnose", "--seconds", str(seconds), "--json", str(answer),
-                str(script), *arguments], script, script.parent / "diagnose.log")
+    given = ["--seconds", str(seconds)] if seconds else []
+    code = run([sys.executable, "-m", "saturate", "diagnose", *given, "--json", str(answer), str(script), *arguments],
+               script, script.parent / "diagnose.log")
     taken = time.monotonic() - begin
     if code != 0 or not answer.exists():
         lines = (script.parent / "diagnose.log").read_text().strip().splitlines() or [""]
@@ -138,6 +180,21 @@ def rate(script, arguments, seconds):
     return json.loads(answer.read_text())
 
 
+def traceml_says(script, arguments, seconds):
+    """The primary diagnosis of its summary, or None."""
+    launcher = shutil.which("traceml", path=os.path.dirname(sys.executable)) or shutil.which("traceml")
+    if not launcher:
+        return None
+    logs = script.parent / "traceml"
+    shutil.rmtree(logs, ignore_errors=True)
+    run([launcher, "run", __file__, "--mode", "summary", "--logs-dir", str(logs), "--args", "--rate",
+         str(script.parent / "traced.json"), str(seconds), str(script), *arguments], script,
+        script.parent / "traceml.log", PYTHON_FAULTS_TRACED="1")
+    for summary in logs.rglob("final_summary.json"):
+        return json.loads(summary.read_text()).get("primary_diagnosis", {}).get("kind")
+    return "no answer"
+
+
 def gains(slow, fast, options):
     """(median, lowest, highest) of the ratio of both rates, round by round."""
     ratios = []
@@ -150,19 +207,22 @@ def gains(slow, fast, options):
 
 def row_of(loop, fault, scripts, work, options):
     slow = planted(loop, fault, scripts, work)
-    answer, taken = diagnosed(*slow, options.diagnose_seconds)
+    answer, taken = diagnosed(*slow, options.diagnose_seconds if fault else None)
+    traced = traceml_says(*slow, options.seconds)
     causes = answer.get("causes") or []
     first = causes[0] if causes else None
-    row = {"name": f"{loop.name}, {fault.cause if fault else 'healthy'}", "loop": loop.name, "fault": fault.cause if fault else None, "verdict": answer.get("verdict"),
-           "rate": answer.get("rate"), "first": first and first["name"], "predicted": first and first["gain"],
-           "low": first and first["low"], "high": first and first["high"], "diagnose_s": round(taken, 1),
-           "causes": [cause["name"] for cause in causes], "uncertain": answer.get("uncertain"), "not_found": answer.get("not_found")}
+    cause = fault.cause if fault else None
+    row = {"name": f"{loop.name}, {cause or 'healthy'}", "loop": loop.name, "fault": cause,
+           "verdict": answer.get("verdict"), "traceml": traced, "rate": answer.get("rate"),
+           "first": first and first["name"], "predicted": first and first["gain"], "low": first and first["low"],
+           "high": first and first["high"], "diagnose_s": round(taken, 1), "causes": [each["name"] for each in causes],
+           "uncertain": answer.get("uncertain"), "not_found": answer.get("not_found")}
     if fault:
         median, low, high = gains(slow, planted(loop, None, scripts, work), options)
         row.update(unit="realised gain", median=median, min=low, max=high, n=options.rounds,
                    right=bool(first) and first["name"] in fault.accepted)
     else:
-        row.update(median=None, right=not causes and answer.get("rate") is not None)
+        row.update(median=None, right=answer.get("verdict") == "healthy")
     row["load"] = os.getloadavg()[0]
     print(json.dumps(row), flush=True)
     return row
@@ -181,12 +241,13 @@ def table(rows):
     def ratio(value):
         return "" if value is None else f"{value:.2f}"
 
-    lines = ["| loop | planted | first cause | predicted gain | realised gain | right |", "|---|---|---|---|---|---|"]
+    lines = ["| loop | planted | first cause | predicted gain | realised gain | right | TraceML says |",
+             "|---|---|---|---|---|---|---|"]
     for row in rows:
         interval = f" [{ratio(row['low'])}, {ratio(row['high'])}]" if row["predicted"] is not None else ""
-        lines.append(f"| {row['loop']} | {row['fault'] or 'nothing'} | {row['first'] or 'none'} | "
+        lines.append(f"| {row['loop']} | {row['fault'] or 'nothing'} | {row['first'] or row['verdict']} | "
                      f"{ratio(row['predicted'])}{interval} | {ratio(row['median'])} | "
-                     f"{'yes' if row['right'] else 'no'} |")
+                     f"{'yes' if row['right'] else 'no'} | {row['traceml'] or ''} |")
     return "\n".join(lines) + "\n"
 
 
@@ -221,7 +282,7 @@ def main():
     parser.add_argument("--only", default="", help="LOOP or LOOP:CAUSE, such as bare:healthy")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8, help="of each run that measures a rate")
-    parser.add_argument("--diagnose-seconds", type=float, default=60, help="of each diagnosis")
+    parser.add_argument("--diagnose-seconds", type=float, default=75, help="of each diagnosis of a fault")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT.parent / "build/python-faults")
     parser.add_argument("--scripts", type=pathlib.Path)
     parser.add_argument("--json", type=pathlib.Path)

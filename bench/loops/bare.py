@@ -1,4 +1,4 @@
-"""A bare training loop, for bench/python_faults.py: ShuffleNet on an ImageFolder.
+"""A bare training loop, for bench/python_faults.py: SqueezeNet on an ImageFolder.
 
     python bare.py FOLDER [--workers N]
 """
@@ -17,9 +17,9 @@ options = parser.parse_args()
 augment = v2.Compose([v2.RandomResizedCrop(64), v2.RandomHorizontalFlip(), v2.ToImage(),
                       v2.ToDtype(torch.float32, scale=True)])
 dataset = torchvision.datasets.ImageFolder(options.folder, augment)
-loader = torch.utils.data.DataLoader(dataset, batch_size=64, shuffle=True, num_workers=options.workers,
+loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=options.workers,
                                      persistent_workers=options.workers > 0, drop_last=True)
-model = torchvision.models.shufflenet_v2_x0_5(num_classes=len(dataset.classes))
+model = torchvision.models.squeezenet1_1(num_classes=len(dataset.classes))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 for epoch in range(1000):
     for images, labels in loader:

@@ -15,12 +15,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m saturate")
     commands = parser.add_subparsers(dest="command", required=True)
     diagnose = commands.add_parser("diagnose", help="measure why a script's training loop is slow")
-    diagnose.add_argument("--seconds", type=float, default=60, help="about how long to measure (60)")
+    diagnose.add_argument("--seconds", type=float,
+                          help="about how long to measure (as long as all changes take, 60 to 300)")
     diagnose.add_argument("--only", metavar="NAME,NAME", help="names of causes to measure")
     diagnose.add_argument("--skip", metavar="NAME,NAME", default="", help="names of causes not to measure")
     diagnose.add_argument("--json", metavar="FILE", help="where to write the result")
     tune = commands.add_parser("tune", help="make a script's training loop faster by a patch")
-    tune.add_argument("--seconds", type=float, default=60, help="about how long to measure before each change (60)")
+    tune.add_argument("--seconds", type=float,
+                      help="about how long to measure before each change (as long as all take, 60 to 300)")
     tune.add_argument("--write", action="store_true", help="change the script")
     tune.add_argument("--json", metavar="FILE", help="where to write the result")
     measure = commands.add_parser("measure", help="steps/s and loss of a script's training loop")
@@ -85,7 +87,7 @@ def main() -> int:
             raise Error(f"the result cannot be written there ({arguments.json}). Give --json a file in a folder that "
                         "exists")
         for name in ("seconds", "steps"):
-            if not getattr(arguments, name, 1) > 0:
+            if getattr(arguments, name, None) is not None and not getattr(arguments, name) > 0:
                 raise Error(f"{getattr(arguments, name)} is not above 0 (--{name}). Give a number above 0")
         {"diagnose": _diagnose, "tune": _tune, "measure": _measure}[arguments.command](arguments)
     except Error as failure:

@@ -188,7 +188,7 @@ def drive(session: Session, step: Callable[[Any], Any]) -> None:
 
 
 def diagnose(step: Callable[[Any], Any], loader: Any, *, model: Any = None, optimizer: Any = None, scaler: Any = None,
-             seconds: float = 60, only: Optional[Collection[str]] = None, skip: Collection[str] = (),
+             seconds: Optional[float] = None, only: Optional[Collection[str]] = None, skip: Collection[str] = (),
              state: Sequence[Any] = ()) -> Diagnosis:
     """Measures why a training loop is slow, by changing one thing at a time while it runs.
 
@@ -197,7 +197,7 @@ def diagnose(step: Callable[[Any], Any], loader: Any, *, model: Any = None, opti
     step: a function of a batch that makes one step of training.
     loader: a DataLoader, a saturate.Loader, or anything that can be iterated over again and again.
     model, optimizer: found in the first steps if not given.
-    seconds: about how long to measure.
+    seconds: about how long to measure; None: as long as all changes take, 60 to 300.
     only, skip: names of causes to measure, or not to.
     state: further objects that the step changes: tensors, dicts, lists, generators of random numbers, or objects with
         state_dict() or attributes.
@@ -214,7 +214,7 @@ def diagnose(step: Callable[[Any], Any], loader: Any, *, model: Any = None, opti
         raise TypeError("step is a function of a batch: saturate.diagnose(step, loader)")
     if hasattr(type(loader), "__next__"):
         raise Error("the loader is an iterator, which can be iterated once (saturate.diagnose). Give it the DataLoader")
-    if not seconds > 0:
+    if seconds is not None and not seconds > 0:
         raise ValueError(f"seconds={seconds!r}: use a number above 0")
     check_names(only, skip)
     objects = [each for each in (optimizer, scaler, *state) if each is not None]

@@ -168,11 +168,12 @@ class ScriptLoop:
 
 
 class DiagnosedLoop(ScriptLoop):
-    def __init__(self, torch: Any, path: str, seconds: float, only: Optional[Collection[str]],
+    def __init__(self, torch: Any, path: str, seconds: Optional[float], only: Optional[Collection[str]],
                  skip: Collection[str], clock: Callable[[], float]) -> None:
         super().__init__(torch, path)
         self.session: Optional[Session] = None
-        self._arguments: Dict[str, Any] = {"seconds": seconds, "only": only, "skip": skip, "clock": clock}
+        self._arguments: Dict[str, Any] = {"seconds": seconds, "only": only, "skip": skip, "clock": clock,
+                                           "report": lambda text: sys.stderr.write(f"saturate: {text}\n")}
 
     def begin(self) -> Iterator[Any]:
         self.session = Session(self.torch, self.loader, self.seen, **self._arguments)
@@ -245,8 +246,8 @@ def measure_script(path: str, arguments: Sequence[str], steps: int, source: Opti
     return {"rate": loop.rate, "loss": loop.loss()}
 
 
-def diagnose_script(path: str, arguments: Sequence[str], *, seconds: float, only: Optional[Collection[str]] = None,
-                    skip: Collection[str] = (), source: Optional[str] = None,
+def diagnose_script(path: str, arguments: Sequence[str], *, seconds: Optional[float] = None,
+                    only: Optional[Collection[str]] = None, skip: Collection[str] = (), source: Optional[str] = None,
                     clock: Callable[[], float] = time.perf_counter) -> Diagnosis:
     """Runs the script until its loop is measured. Raises what the script raises before that."""
     import torch

@@ -13,14 +13,18 @@ from .observing import STEPS, Observation
 from .patches import endless_schedules
 from .restoring import Kept
 from .step_what_ifs import step_what_ifs
-from .turns import Arm, Gain, Pace, Remedy, Turns, WhatIf, held
+from .turns import LEAST_STEPS, Arm, Gain, Pace, Remedy, Turns, WhatIf, held
 
+SHORTEST_S, LONGEST_S = 60, 300  # unless the seconds are given
 FIRST_ROUNDS, MOST_ROUNDS = 3, 12
 FIRST_SHARE = 0.55     # of the time, for a first measurement of each; what the second leaves is for the rest
 HOPELESS = 1.02        # the end of an interval that is not measured further
 NEEDED = 1.05          # at most, of what removes a limit altogether, so that a part of it can be worth doing
 TURN_SHARE = 1 / 150   # of the time
 MOST_TURN_S, LEAST_TURN_S = 1.0, 0.1
+
+# Only measured if the loop does it.
+SEEN = ("item-in-loop", "print-in-loop", "logging", "checkpoint-saves", "anomaly-mode", "profiler-on")
 
 NoPace = Generator[Any, None, None]
 Measured = Generator[Any, None, List[WhatIf]]
@@ -42,17 +46,19 @@ class Session:
     """`next()` on run() returns the batch of the next step. `results` are complete to the last finished round, also if
     the loop ends early."""
 
-    def __init__(self, torch: Any, loader: Any, seen: Observation, *, seconds: float, only: Optional[Collection[str]],
-                 skip: Collection[str], objects: Collection[Any] = (), kept: Optional[Kept] = None,
-                 clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, torch: Any, loader: Any, seen: Observation, *, seconds: Optional[float],
+                 only: Optional[Collection[str]], skip: Collection[str], objects: Collection[Any] = (),
+                 kept: Optional[Kept] = None, clock: Callable[[], float] = time.perf_counter,
+                 report: Callable[[str], Any] = lambda _: None) -> None:
         self.torch, self.loader, self.seen = torch, loader, seen
-        self.seconds, self._only, self._skip = seconds, only, skip
+        self.seconds, self._is_given = seconds or SHORTEST_S, seconds is not None
+        self._only, self._skip = only, skip
         self.has_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         self.turns = Turns(torch.cuda.synchronize if self.has_gpu else lambda: None, clock)
-        self._clock = clock
+        self._clock, self._report = clock, report
         self._kept = kept or Kept(torch, objects, samplers_of(loader))
         self._own = Arm(own_batches(loader), is_made_here=is_copied(loader))
-        self._turn_s = min(MOST_TURN_S, max(LEAST_TURN_S, seconds * TURN_SHARE))
+        self._turn_s = min(MOST_TURN_S, max(LEAST_TURN_S, self.seconds * TURN_SHARE))
         self.results: List[WhatIf] = []
         self.current: Optional[WhatIf] = None  # while a turn with its change runs; also after a failure in it
         self.pace: Optional[Pace] = None      # of the loop as it is
@@ -79,6 +85,9 @@ class Session:
                 return
             yield from self._limits()
             self.results = self._wanted()
+            if not self._is_given:
+                self.seconds = min(LONGEST_S, max(self.seconds, self._expected_s()))
+                self.results = self._wanted()  # some take long
             yield from self._persistence()
             for share in (FIRST_SHARE, 1.0):
                 fresh = yield from self._first_pass(share)
@@ -95,6 +104,13 @@ class Session:
 
     def _unmeasured(self) -> List[WhatIf]:
         return [each for each in self.results if not each.skipped and each.gain is None]
+
+    def _expected_s(self) -> float:
+        """About how many seconds all take."""
+        assert self.pace
+        step_s = 1 / self.pace.steps_per_s
+        turn_s = max(self._turn_s, LEAST_STEPS * step_s) + (1 + min(self._own.ahead, LEAST_STEPS)) * step_s
+        return (self._clock() - self._begin + len(self._unmeasured()) * 2 * FIRST_ROUNDS * turn_s) / FIRST_SHARE
 
     def needed_s(self) -> float:
         """About how many seconds would have been enough for all."""
@@ -125,6 +141,7 @@ class Session:
     def _wanted(self) -> List[WhatIf]:
         found = [*loader_what_ifs(self.loader, self.has_gpu), *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
         found = [each for each in found if self.is_wanted(each.name)]
+        found.sort(key=lambda each: each.name not in SEEN)  # what was seen in the loop first
         for each in found:
             limit = self.held_gain if each.is_input else self.loading_gain
             if not each.skipped and not each.has_own_limit and limit.high < NEEDED:
@@ -140,6 +157,7 @@ class Session:
             if left <= self._each_s:
                 return open_[:number]
             begin = self._clock()
+            self._report(f"measuring {each.name}, {self._left():.0f} s left")
             yield from self._rounds(each, FIRST_ROUNDS, left / (len(open_) - number))
             self._each_s = self._clock() - begin
         return open_
@@ -152,6 +170,7 @@ class Session:
             left = self._left()
             if left <= 0:
                 return
+            self._report(f"measuring {each.name} again, {left:.0f} s left")
             first = each.before, each.after
             each.before, each.after = [], []
             yield from self._rounds(each, MOST_ROUNDS, left / min(2, len(open_) - number))

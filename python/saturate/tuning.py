@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 from ._core import Error, is_worth, paired_gain
 from .diagnosing import WIDTH
 from .patching import Edit, edited
+from .session import SHORTEST_S
 from .turns import Gain
 
 MOST_CHANGES = 4
@@ -141,11 +142,12 @@ def _compared(script: _Script, before: str, after: str, steps: int, tolerance: f
     return {**found, "why_not": why_not, "is_kept": not why_not}
 
 
-def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *, seconds: float = 60,
-         write: bool = False, tolerance: float = 0.05) -> Tuning:
+def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
+         seconds: Optional[float] = None, write: bool = False, tolerance: float = 0.05) -> Tuning:
     """Diagnoses a script, and changes its text where that pays.
 
-    Changes that do not alter the training are made one by one, with a diagnosis of `seconds` before each. Then the
+    Changes that do not alter the training are made one by one, with a diagnosis of `seconds` (None: as long as it
+    takes, 60 to 300) before each. Then the
     script and the changed one run in turns: the changes are kept if that is faster, and the loss of as many steps is
     at most `tolerance` higher. Nothing is written without write=True, or if the file has changed meanwhile. Lines of
     other changes are in `by_hand`.
@@ -158,15 +160,16 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
     changes: List[str] = []
     by_hand: Dict[str, Dict[str, Any]] = {}
     steps = LEAST_STEPS
+    given = [] if seconds is None else ["--seconds", str(seconds)]
     with tempfile.TemporaryDirectory(prefix="saturate-") as folder:
         runs = _Script(path, arguments, folder)
         for _ in range(MOST_CHANGES):
             skip = ",".join([*changes, *by_hand])
-            found = runs.run("diagnose", text, "--seconds", str(seconds), "--skip", skip)
+            found = runs.run("diagnose", text, *given, "--skip", skip)
             if found["not_found"]:
                 raise Error(f"the training loop was not found: {'; '.join(found['not_found'])} ({path}). "
                             "Call saturate.diagnose(step, loader) in the script")
-            steps = max(steps, int(RUN_SHARE * seconds * found["rate"]))
+            steps = max(steps, int(RUN_SHARE * (seconds or SHORTEST_S) * found["rate"]))
             change = _apply_best(runs, text, found["causes"], by_hand)
             if change is None:
                 break
