@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
+#include <functional>
 #include <thread>
 
 #include "advise/measured_trainer.h"
@@ -103,6 +105,24 @@ TEST_F(Diagnosing, ASaveOutsideAllMeasurementsIsTimed) {
   EXPECT_EQ(found->evaluations.times, 0) << "evaluation is off";
 }
 
+TEST_F(Diagnosing, MeasurementsShareTheIndexOfTheSource) {
+  const std::string source = photographs(24, 260, 200);
+  DiagnoseOptions asked = options(1);
+  asked.tries = {"data.cache=ram"};
+  asked.wanted = [](const WhatIf& what_if) { return what_if.text() == "data.cache=ram"; };
+  for (const std::string index : {dir / "x.points", std::string("off")}) {
+    asked.folder = dir / ("runs of " + index.substr(index.rfind('/') + 1));
+    found = measure(env,
+                    recipe_with({source, "augment.crop=random_resized", "data.decode=fast",
+                                 "data.index=" + index}),
+                    asked);
+    ASSERT_TRUE(found.has_value());
+    ASSERT_FALSE(found->what_ifs.empty());
+    EXPECT_TRUE(found->what_ifs[0].gain) << found->what_ifs[0].skipped;
+  }
+  EXPECT_TRUE(std::filesystem::exists(dir / "x.points"));
+}
+
 // ---- Several processes -------------------------------------------------------------------------
 
 TEST_F(Diagnosing, ProcessesAlternateStepsWithAndWithoutAllReduce) {
@@ -178,21 +198,21 @@ TEST_F(Diagnosing, ProcessesStopIfOneIsStopped) {
 
 // ---- Interleaved runs --------------------------------------------------------------------------
 
-// Counts reads of a source.
-class CountedDataset : public Dataset {
+// Tells of reads of a source.
+class WatchedDataset : public Dataset {
  public:
-  CountedDataset(std::unique_ptr<Dataset> source, std::atomic<uint64_t>& reads)
-      : source_(std::move(source)), reads_(reads) {}
+  WatchedDataset(std::unique_ptr<Dataset> source, std::function<void(size_t index)> on_read)
+      : source_(std::move(source)), on_read_(std::move(on_read)) {}
   size_t size() const override { return source_->size(); }
   const std::vector<std::string>& classes() const override { return source_->classes(); }
   void read(size_t index, Sample& out) const override {
-    ++reads_;
+    on_read_(index);
     source_->read(index, out);
   }
 
  private:
   const std::unique_ptr<Dataset> source_;
-  std::atomic<uint64_t>& reads_;
+  const std::function<void(size_t index)> on_read_;
 };
 
 // Whether no thread of this process except the caller's runs or is ready to run.
@@ -221,7 +241,8 @@ TEST_F(Diagnosing, APausedRunUsesNoTime) {
       measured_recipe(recipe_with({"data.source=synth:size=64,count=20000", "data.prefetch=1024"}));
   std::atomic<uint64_t> reads = 0;
   TrainerOptions options = measured_options(dir / "a", [] { return false; });
-  options.dataset = std::make_shared<CountedDataset>(open_dataset(env, recipe.data.source), reads);
+  options.dataset = std::make_shared<WatchedDataset>(open_dataset(env, recipe.data.source),
+                                                     [&](size_t) { ++reads; });
   Trial trial(env, recipe, options);
   EXPECT_EQ(trial.recipe().model.classes, 10);
   for (const Turn turn : {Turn::kWhole, Turn::kHeld, Turn::kInput, Turn::kWhole}) {
@@ -238,6 +259,34 @@ TEST_F(Diagnosing, APausedRunUsesNoTime) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));  // a run that does not pause
     EXPECT_EQ(env.count({}), accesses);
     EXPECT_EQ(reads, samples);
+  }
+}
+
+// On slow storage samples that were just read would come from the system's memory.
+TEST_F(Diagnosing, EachTurnReadsTheNextSamples) {
+  constexpr size_t kBatch = 8, kBatches = 50'000;
+  const Recipe recipe = measured_recipe(
+      recipe_with({"data.source=synth:size=16,count=" + std::to_string(kBatch * kBatches),
+                   "data.shuffle=none"}));
+  std::atomic<size_t> lowest = 0;
+  TrainerOptions options = measured_options(dir / "a", [] { return false; });
+  options.dataset =
+      std::make_shared<WatchedDataset>(open_dataset(env, recipe.data.source), [&](size_t index) {
+        for (size_t before = lowest; index < before;)
+          if (lowest.compare_exchange_weak(before, index)) break;
+      });
+  Trial trial(env, recipe, options);
+  EXPECT_EQ(trial.place(), 0);
+  trial.go_to(0.25);
+  size_t next = kBatch * kBatches / 4;
+  for (const Turn turn : {Turn::kWhole, Turn::kInput, Turn::kWhole, Turn::kInput, Turn::kWhole}) {
+    lowest = SIZE_MAX;
+    const auto timing = trial.measure(turn, 0.02);
+    ASSERT_TRUE(timing.has_value());
+    EXPECT_EQ(lowest, next);
+    const size_t end = size_t(std::llround(trial.place() * kBatches)) * kBatch;
+    EXPECT_GE(end, next + size_t(timing->samples));
+    next = end;
   }
 }
 

@@ -226,6 +226,16 @@ TEST(Index, KeepsWhatItHadToSaveOnTheWay) {
   EXPECT_EQ(index.save(true).files, size_t(kPhotos));
 }
 
+TEST(Index, BorrowedHasThePointsOfAnotherAndKeepsNone) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  SourceIndex own(Env::posix(), "", SourceIndex::Kind::kInCache);
+  const auto borrowed = borrowed_index(Env::posix(), own);
+  EXPECT_EQ(add_to(*borrowed, dir / "set").found, size_t(kPhotos));
+  EXPECT_EQ(add_to(own, dir / "set").found, size_t(kPhotos)) << "none were kept";
+  EXPECT_EQ(add_to(*borrowed, dir / "set").known, size_t(kPhotos));
+}
+
 // Two processes that end at about the same time.
 TEST(Index, KeepsWhatOthersHaveAdded) {
   const TempDir dir;

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "saturate/data/loader.h"
 #include "tests/data_testing.h"
@@ -82,6 +83,35 @@ TEST(RankOrder, ContinuesWithAnotherWorldSizeInMidEpoch) {
     auto seen = batches_of(*data, world, 0, 2);
     for (const auto& [batch, samples] : batches_of(*data, 12 / world, 2, 5)) seen[batch] = samples;
     EXPECT_EQ(seen, whole) << world << " processes, then " << 12 / world;
+  }
+}
+
+TEST(RankOrder, EveryBatchIsFullIfTheLastIsDropped) {
+  const auto data = open_dataset(Env::posix(), "synth:size=8,count=50");
+  constexpr int kWorld = 4;  // divides neither the samples nor the batch
+  for (const Uneven uneven : {Uneven::kJoin, Uneven::kPad, Uneven::kDrop}) {
+    std::vector<size_t> counts(5, 0);
+    std::set<uint32_t> seen;
+    for (int rank = 0; rank < kWorld; ++rank) {
+      LoaderOptions options;
+      options.batch = 9;
+      options.drop_last = true;
+      options.shard = {rank, kWorld, uneven};
+      AugmentOptions augment;
+      augment.size = 8;
+      Loader loader(*data, options, augment);
+      ASSERT_EQ(loader.batches(), counts.size());
+      loader.start_epoch(1);
+      Batch batch;
+      for (size_t i = 0; loader.next(batch); ++i) {
+        ASSERT_LT(i, counts.size());
+        EXPECT_EQ(batch.global_batch, 9u);
+        counts[i] += batch.count();
+        for (const BatchSample& sample : batch.samples) seen.insert(sample.index);
+      }
+    }
+    EXPECT_EQ(counts, std::vector<size_t>(5, 9)) << int(uneven);
+    EXPECT_EQ(seen.size(), 45u) << int(uneven);
   }
 }
 

@@ -70,6 +70,7 @@ class TensorFeed : public ::testing::Test {
       batches.back().labels = batch.labels.clone();
     }
     EXPECT_EQ(batches.size(), 3u);
+    EXPECT_EQ(ledger.times()[Phase::kAugment], 0) << "plain tensors are not augmented";
     return batches;
   }
 

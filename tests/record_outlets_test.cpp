@@ -71,6 +71,14 @@ TEST(CsvSink, AValueThatIsNotFiniteIsEmpty) {
   EXPECT_EQ(fields.back(), "\n");
 }
 
+TEST(CsvSink, QuotesTheNamesOfMetrics) {
+  const TempDir dir;
+  testing::write_file(dir / "metrics.jsonl", "");
+  make_csv_sink(Env::posix(), dir.path(), {"iou,road", "a \"b\""})->start();
+  const std::string head = read_text(dir / "metrics.csv");
+  EXPECT_TRUE(head.ends_with(",\"iou,road\",\"a \"\"b\"\"\"\n")) << head;
+}
+
 TEST(CsvSink, AResumedRunDropsTheRowsItRepeats) {
   const TempDir dir;
   Recipe recipe = every_step_recipe();

@@ -112,6 +112,8 @@ def write_all(folder):
     write_records(folder / "far", ("step", {**step, "network_wait_s": 0.75}))
     write_records(folder / "older", ("step", step), ("end", {"step": 10, "time_s": 2}))
     write_records(folder / "damaged", ("step", step), (3, {}))
+    own = {"iou:road": 0.25, "totals": 3.0, "ladder": 4.0, "memory": 5.0}
+    write_records(folder / "own", ("step", {**step, "memory_peak_bytes": 3 << 29, "metrics": [*own], **own}))
     write_records(folder / "hot", ("step", {**step, "telemetry": {"cores": 1.25, "gpu_busy": 0.42,
                                                                    "throttle_reasons": "<heat>"}}))
     write_records(folder / "gpu", ("step", {**step, "device_phases": {"forward": 0.75}}),

@@ -235,6 +235,13 @@ class ReportPage(unittest.TestCase):
         busy = page.evaluate("Chart.getChart(document.querySelector('canvas[data-chart=gpu_busy]')).data.datasets[0].data[0].y")
         self.assertAlmostEqual(busy, 40.5)
 
+    def test_metrics_of_a_task_may_have_the_names_of_charts(self):
+        drawn = self.open("own").locator("#curves canvas").evaluate_all(
+            "all => all.map(one => [one.dataset.chart, Chart.getChart(one).data.datasets[0].data[0].y])")
+        self.assertEqual(drawn, [["loss", 1], ["metric:iou:road", 0.25], ["metric:totals", 3], ["metric:ladder", 4],
+                                 ["metric:memory", 5], ["images_per_s", 50], ["memory", 1.5]])
+        self.assertEqual(self.said, [])
+
     def test_a_confusion_matrix_is_tinted_by_the_share_of_a_row(self):
         page = self.open("full")
         self.assertEqual(page.locator("#classes table").count(), 2)

@@ -14,6 +14,7 @@
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "data/crop_rows.h"
+#include "data/source_index.h"
 #include "feed/finish_batch.h"
 #include "run/setup.h"
 #include "saturate/data/env.h"
@@ -60,13 +61,15 @@ class Measuring {
     const int threads = recipe.data.threads > 0 ? recipe.data.threads : available_cores();
     source_ = stage_dataset(env, open_dataset(env, recipe.data.source, recipe.data.store_options()),
                             recipe.data.source, recipe.data.stage, threads);
+    source_ = with_index(std::move(source_),
+                         open_source_index(env, recipe.data.source, recipe.data.index));
     facts_ = source_facts(*source_, spread_samples(source_->size(), kExamined));
     // Settings asked for are checked before any time is spent.
     for (const std::string& setting : options.tries) with_settings(recipe, {setting});
     show("building the run");
     Recipe base = measured_with_evaluation(recipe, options.wanted({.cause = Cause::kEvaluation}));
     base.watch.histograms = recipe.watch.histograms;
-    base_ = make_trial(base, true);
+    base_ = make_trial(base);
     found_.recipe = without_evaluation(base_->recipe(), recipe.train);
     has_evaluation_ = !base.data.eval_source.empty();
   }
@@ -100,7 +103,7 @@ class Measuring {
 
   std::optional<Rounds> compare(const Recipe& other) {
     show("both recipes");
-    return take_turns(*make_trial(recipe_of_trial(other), true), options_.seconds);
+    return take_turns(*make_trial(recipe_of_trial(other)), options_.seconds);
   }
 
  private:
@@ -124,16 +127,36 @@ class Measuring {
     return made;
   }
 
-  std::unique_ptr<Trial> make_trial(const Recipe& recipe, bool save) {
+  // As warm_source(). The few samples of a cache that is tried would be in the index at once, and
+  // those of the recipe's own run are new: such a change finds only the points of that run.
+  std::unique_ptr<Dataset> source_of(const Recipe& recipe) const {
+    const auto keeps = [](const Recipe& of) { return of.data.cache.mode == CacheMode::kRam; };
+    auto source =
+        warm_source(*source_, recipe.data.cache, spread_samples(source_->size(), kWarmSamples));
+    SourceIndex& index = *source_->source_index();
+    if (!index.points() || !keeps(recipe) || !base_ || keeps(base_->recipe())) return source;
+    return with_index(std::move(source), borrowed_index(env_, index));
+  }
+
+  // Each trial reads samples that no other run has read, or reads next, as long as the epoch has
+  // any: from slow storage, what the system still has in memory would look like a gain.
+  void go_to_new_samples(Trial& trial) const {
+    constexpr double kGoldenRatio = 0.6180339887498949;  // its multiples modulo 1 are spread evenly
+    const double read = base_->place();
+    trial.go_to(read + (1 - read) * std::fmod(kGoldenRatio * trials_, 1.0));
+  }
+
+  std::unique_ptr<Trial> make_trial(const Recipe& recipe) {
     const auto should_stop = [this] {
       show(doing_);
       return options_.should_stop();
     };
     TrainerOptions options = measured_options(fmt::format("{}/{}", options_.folder, trials_++),
-                                              should_stop, /*group=*/nullptr, save);
-    options.dataset =
-        warm_source(*source_, recipe.data.cache, spread_samples(source_->size(), kWarmSamples));
-    return std::make_unique<Trial>(env_, recipe, std::move(options));
+                                              should_stop, /*group=*/nullptr, /*save=*/true);
+    options.dataset = source_of(recipe);
+    auto trial = std::make_unique<Trial>(env_, recipe, std::move(options));
+    if (base_) go_to_new_samples(*trial);
+    return trial;
   }
 
   // For a share of the time and so many turns in a round: as many rounds as leave each turn enough
@@ -292,8 +315,7 @@ class Measuring {
       if (recipe.train.memory_gb > 0)
         recipe.train.memory_gb +=
             double(tensor_memory(resolve_device(recipe.train.device)).live_bytes()) / kGiB;
-      const bool saves = found_.phases[Phase::kCheckpoint] > 0 || recipe.checkpoint.every_steps > 0;
-      const auto rounds = take_turns(*make_trial(recipe_of_trial(recipe), saves), share_s);
+      const auto rounds = take_turns(*make_trial(recipe_of_trial(recipe)), share_s);
       if (rounds) what_if.gain = rounds->gain();
       return rounds.has_value();
     } catch (const Error& error) {

@@ -149,6 +149,8 @@ StepTiming time_input(Env& env, Trainer& trainer, double seconds,
     images += state.input.skip(state.position.epoch);
     ++batches;
   } while (stretch.elapsed_s() < seconds && !should_stop());
+  // The next steps read what comes after these batches: a second read would be from memory.
+  state.position.batch = (state.position.batch + kSettle + batches) % state.input.epoch_steps();
   StepTiming timing = stretch.timing();
   timing.steps = batches;
   timing.samples = images;
@@ -157,6 +159,15 @@ StepTiming time_input(Env& env, Trainer& trainer, double seconds,
 
 Trial::Trial(Env& env, const Recipe& recipe, TrainerOptions options)
     : env_(env), should_stop_(options.should_stop), trainer_(env, recipe, std::move(options)) {}
+
+double Trial::place() {
+  const auto& state = MeasuredTrainer::state(trainer_);
+  return double(state.position.batch) / epoch_steps(trainer_);
+}
+
+void Trial::go_to(double place) {
+  MeasuredTrainer::state(trainer_).position.batch = int64_t(place * epoch_steps(trainer_));
+}
 
 std::optional<StepTiming> Trial::measure(Turn turn, double seconds) {
   try {

@@ -123,8 +123,8 @@ std::optional<StepTiming> time_steps(
 // The same after `settle` steps.
 std::optional<StepTiming> time_steps(Env& env, Trainer& trainer, double seconds, int settle);
 
-// The loader alone: takes batches for at least `seconds`, each counted as a step. Releases a held
-// batch.
+// The loader alone: takes batches for at least `seconds`, each counted as a step, as if they were
+// trained on. Releases a held batch.
 StepTiming time_input(Env& env, Trainer& trainer, double seconds,
                       const std::function<bool()>& should_stop);
 
@@ -147,6 +147,11 @@ class Trial {
 
   // As run: every "auto" resolved.
   const Recipe& recipe() const { return trainer_.recipe(); }
+
+  // The share of its epoch before its next batch, below 1.
+  double place();
+  // The next turn begins there.
+  void go_to(double place);
 
   // One turn: measures `seconds` at least, a step at least, after those steps that it takes to
   // settle. Empty if should_stop cancelled; fails as training does.

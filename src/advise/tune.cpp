@@ -25,10 +25,11 @@ constexpr double kLossShare = 0.06;     // of the time, for one training to comp
 constexpr double kLongestLoss = 60;     // seconds
 constexpr int64_t kLeastSteps = 8;      // that a loss is taken from
 
-// Whether tuning may use it: not if it is a choice of what to train, such as augmentation.
+// Whether tuning may use it: not if it is a choice of what to train or to record.
 bool is_tunable(const WhatIf& what_if) {
+  const auto records = [](const std::string& setting) { return setting.starts_with("watch."); };
   return what_if.cause != Cause::kAugmentation && what_if.cause != Cause::kEvaluation &&
-         what_if.cause != Cause::kLogging;
+         std::ranges::none_of(what_if.settings, records);
 }
 
 double mean_of_last_quarter(Env& env, const std::string& folder, int64_t samples) {

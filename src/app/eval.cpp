@@ -9,6 +9,7 @@
 #include "app/command.h"
 #include "app/generate.h"
 #include "base/printable.h"
+#include "data/csv_format.h"
 #include "record/class_results.h"
 #include "record/json_fields.h"
 #include "record/metric_text.h"
@@ -39,14 +40,6 @@ void write_json(Env& env, const std::string& path, const Metrics& metrics,
   for (const auto& [name, value] : metrics.values) json[name == "iou" ? "mean_iou" : name] = value;
   if (by_class) add_json(json, *by_class);
   write_atomically(env, path, json_text(json));
-}
-
-// A field of a CSV file (RFC 4180).
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + '"';
 }
 
 // One line per sample: its name, label, prediction and probability.

@@ -7,6 +7,13 @@
 
 namespace saturate {
 
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + '"';
+}
+
 CsvReader::CsvReader(std::string_view text, const std::string& path) : left_(text), path_(path) {
   if (left_.starts_with("\xef\xbb\xbf")) left_.remove_prefix(3);
   const std::string_view first = left_.substr(0, left_.find_first_of("\r\n"));

@@ -8,6 +8,9 @@
 
 namespace saturate {
 
+// A cell of a table whose separator is the comma, in quotes if it needs them.
+std::string csv_field(const std::string& text);
+
 // Reads the lines of a table. A cell in double quotes may hold separators, line ends and, doubled,
 // quotes; spaces around other cells do not count. Empty lines are skipped, as is a byte order mark.
 class CsvReader {

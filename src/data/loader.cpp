@@ -234,25 +234,25 @@ struct Loader::State {
         skipped.push_back({failed.name, *failed.data_error()});
   }
 
-  size_t epoch_size() const { return epoch_samples(dataset.size(), options.shard); }
-  size_t batches() const {
-    const size_t size = epoch_size(), batch = options.batch;
-    return options.drop_last ? size / batch : (size + batch - 1) / batch;
+  // Samples of all batches, over all processes.
+  size_t epoch_size() const {
+    const size_t size = epoch_samples(dataset.size(), options.shard);
+    return options.drop_last ? size - size % options.batch : size;
   }
+  size_t batches() const { return (epoch_size() + options.batch - 1) / options.batch; }
   bool alone() const { return options.shard.world == 1; }
 
   // The order of all processes.
   std::vector<uint32_t> whole_order(uint32_t number) const {
     auto order = epoch_order(dataset.size(), options.seed, number, options.shuffle);
-    if (options.drop_last) order.resize(std::min(order.size(), batches() * options.batch));
+    if (options.drop_last) order.resize(std::min(order.size(), epoch_size()));
     padding.group(number, options, order);
     return order;
   }
-  // This one's, without samples after the last batch.
+  // This one's.
   std::vector<uint32_t> own_order(std::vector<uint32_t> order) const {
-    if (!alone()) order = rank_order(order, options.batch, options.shard);
-    order.resize(std::min(order.size(), batches() * local_batch_size(options)));
-    return order;
+    if (alone()) return order;
+    return rank_order(order, options.batch, options.shard, epoch_size());
   }
   std::vector<uint32_t> own_order(uint32_t number) const { return own_order(whole_order(number)); }
 
@@ -325,7 +325,7 @@ void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
   if (state_->source_index) state_->source_index->end_epoch();
   const LoaderOptions& options = state_->options;
   auto order = state_->whole_order(epoch);
-  state_->padding.start(options, order);
+  state_->padding.start(options.batch, order, state_->epoch_size());
   order = state_->own_order(std::move(order));
   const size_t end = order.size();
   state_->set_epoch(epoch);

@@ -35,12 +35,11 @@ void Padding::group(uint32_t epoch, const LoaderOptions& options,
   order = length_order(std::move(order), options.batch, options.seed, epoch, lengths_);
 }
 
-void Padding::start(const LoaderOptions& options, const std::vector<uint32_t>& order) {
+void Padding::start(size_t batch, const std::vector<uint32_t>& order, size_t samples) {
   if (lengths_.empty()) return;
-  const size_t samples = epoch_samples(order.size(), options.shard);
-  padded_.assign((samples + options.batch - 1) / options.batch, 0);
+  padded_.assign((samples + batch - 1) / batch, 0);
   for (size_t place = 0; place < samples; ++place) {
-    size_t& longest = padded_[place / options.batch];
+    size_t& longest = padded_[place / batch];
     const size_t padded = padded_length(lengths_[order[place % order.size()]]);
     longest = std::max(longest, std::min(padded, most_));
   }

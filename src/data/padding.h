@@ -23,8 +23,8 @@ class Padding {
   // Groups the order of an epoch by length, if it is shuffled and there are sequences. It is that
   // of all processes: their batches have the same length.
   void group(uint32_t epoch, const LoaderOptions& options, std::vector<uint32_t>& order) const;
-  // An epoch of that order begins.
-  void start(const LoaderOptions& options, const std::vector<uint32_t>& order);
+  // An epoch of that order begins, of so many samples over all processes, as for rank_order().
+  void start(size_t batch, const std::vector<uint32_t>& order, size_t samples);
 
   // REQUIRES of the rest: `batch` is one of the epoch.
   SequenceExtent extent(size_t batch, uint32_t index) const;

@@ -86,8 +86,7 @@ size_t epoch_samples(size_t size, const Shard& shard) {
 }
 
 std::vector<uint32_t> rank_order(const std::vector<uint32_t>& order, size_t batch,
-                                 const Shard& shard) {
-  const size_t samples = epoch_samples(order.size(), shard);
+                                 const Shard& shard, size_t samples) {
   std::vector<uint32_t> own;
   own.reserve(samples / size_t(shard.world) + 1);
   for (size_t begin = 0; begin < samples; begin += batch) {

@@ -188,6 +188,28 @@ std::shared_ptr<SourceIndex> open_source_index(Env& env, const std::string& uri,
 
 namespace {
 
+// The points of another index.
+class BorrowedPoints : public ScanStore {
+ public:
+  explicit BorrowedPoints(ScanIndex& points) : points_(points) {}
+  bool find(const ScanKey& key, std::vector<uint8_t>& coded) const override {
+    return points_.find_coded(key, coded);
+  }
+  void remove(const ScanKey& key) const override { points_.remove(key); }
+
+ private:
+  ScanIndex& points_;
+};
+
+struct BorrowedIndex {
+  BorrowedIndex(Env& env, ScanIndex& points)
+      : store(points), index(env, "", SourceIndex::Kind::kInCache, /*memory=*/0) {
+    index.points()->hand_over(&store);
+  }
+  const BorrowedPoints store;
+  SourceIndex index;
+};
+
 class IndexedDataset : public WrappedSource<Dataset> {
  public:
   IndexedDataset(std::unique_ptr<Dataset> source, std::shared_ptr<SourceIndex> index)
@@ -204,6 +226,11 @@ struct Indexer {
 };
 
 }  // namespace
+
+std::shared_ptr<SourceIndex> borrowed_index(Env& env, SourceIndex& other) {
+  const auto made = std::make_shared<BorrowedIndex>(env, *other.points());
+  return {made, &made->index};
+}
 
 std::unique_ptr<Dataset> with_index(std::unique_ptr<Dataset> source,
                                     std::shared_ptr<SourceIndex> index) {

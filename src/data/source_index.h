@@ -68,6 +68,10 @@ class SourceIndex {
 std::shared_ptr<SourceIndex> open_source_index(Env& env, const std::string& uri,
                                                const IndexOptions& options);
 
+// An index of the points that `other` has at any time; itself it keeps none. `other` must outlive
+// it, and not be off.
+std::shared_ptr<SourceIndex> borrowed_index(Env& env, SourceIndex& other);
+
 // `source` with an index, which decoding uses if a Loader reads it.
 std::unique_ptr<Dataset> with_index(std::unique_ptr<Dataset> source,
                                     std::shared_ptr<SourceIndex> index);

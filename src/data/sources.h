@@ -72,6 +72,7 @@ class WrappedSource : public Source {
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     source_->advise(advice, first, count);
   }
+  SourceIndex* source_index() const override { return source_->source_index(); }
   uint64_t look_ahead() const override { return source_->look_ahead(); }
   uint64_t request_bytes() const override { return source_->request_bytes(); }
   ImageSize size_of_parts(size_t index) const override { return source_->size_of_parts(index); }

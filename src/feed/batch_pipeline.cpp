@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -43,6 +44,14 @@ void keep(Stream& on, Stream::Buffer buffer, const at::Device& device,
 bool is_pinned(const at::Device& device, const Batch& batch) {
   return device.is_cpu() || !batch.pixels ||
          at::from_blob(batch.pixels.get(), {1}, at::TensorOptions(at::kByte)).is_pinned();
+}
+
+// Whether finishing the batch is work for Phase::kAugment, as without a pipeline. The loader has
+// finished plain tensors.
+bool is_augmented_here(const Batch& batch) {
+  const auto is_unfinished = [](const BatchColumn& column) { return column.form.has_value(); };
+  return batch.columns ? std::ranges::any_of(*batch.columns, is_unfinished)
+                       : batch.type == PixelType::kUint8;
 }
 
 }  // namespace
@@ -156,9 +165,7 @@ void BatchPipeline::deliver(DeviceBatch& out, bool leave, Ledger& ledger) {
   Flight& flight = *used_;
   step_->wait(flight.ready);
   if (!flight.is_finished) {
-    if (flight.batch.type == PixelType::kUint8 ||
-        flight.batch.output == BatchOutput::kUnfinishedTensors)
-      scope.reset(), scope.emplace(ledger, Phase::kAugment);
+    if (is_augmented_here(flight.batch)) scope.reset(), scope.emplace(ledger, Phase::kAugment);
     finish(flight, *step_, leave);
   }
   out = std::move(flight.out);

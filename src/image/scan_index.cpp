@@ -115,6 +115,20 @@ void ScanIndex::find(const ScanKey& key, ScanPoints& points) const {
   store->remove(key);
 }
 
+bool ScanIndex::find_coded(const ScanKey& key, std::vector<uint8_t>& coded) const {
+  {
+    const Part& part = part_of(key);
+    const MutexLock lock(part.mutex);
+    const auto found = part.kept.find(key);
+    if (found != part.kept.end()) {
+      coded = found->second.coded;
+      return true;
+    }
+  }
+  const ScanStore* const store = store_;
+  return store && store->find(key, coded);
+}
+
 bool ScanIndex::has(const ScanKey& key) const {
   const Part& part = part_of(key);
   const MutexLock lock(part.mutex);

@@ -66,6 +66,8 @@ class ScanIndex {
   // Sets `points` to those of a file; to none if it has none. They are within the file, but only
   // decoding shows whether they belong to it.
   void find(const ScanKey& key, ScanPoints& points) const;
+  // The same, coded, as ScanStore::find().
+  bool find_coded(const ScanKey& key, std::vector<uint8_t>& coded) const;
   // Replaces a file's points, unless it has more, or memory is short.
   void keep(const ScanKey& key, const ScanPoints& points);
   void remove(const ScanKey& key);

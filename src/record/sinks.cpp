@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "base/files.h"
+#include "data/csv_format.h"
 #include "saturate/model.h"
 
 namespace saturate {
@@ -20,7 +21,7 @@ std::string head(const std::vector<std::string>& metrics) {
   row += ",memory_peak_bytes";
   for (int i = 0; i < kPhaseCount; ++i) row += fmt::format(",{}_s", phase_name(Phase(i)));
   for (const auto& column : telemetry_fields()) row += fmt::format(",{}", column.name);
-  for (const std::string& name : metrics) row += "," + name;
+  for (const std::string& name : metrics) row += "," + csv_field(name);
   return row + "\n";
 }
 

@@ -118,7 +118,7 @@ class Dataset {
   virtual uint64_t bytes(size_t index) const;
   // As ReadableFile::advise() for samples [first, first + count).
   virtual void advise(ReadAdvice, size_t /*first*/, size_t /*count*/) const {}
-  // The index of its JPEGs that open_input() opened; null: a Loader makes one in memory.
+  // The index of its JPEGs, which open_input() opens; null: a Loader makes one in memory.
   virtual SourceIndex* source_index() const { return nullptr; }
   // As ReadableFile::look_ahead(), sample by sample.
   virtual uint64_t look_ahead() const { return 0; }

@@ -57,9 +57,14 @@ size_t epoch_samples(size_t size, const Shard& shard);
 // One process's samples of an epoch's order: of each `batch` consecutive samples those at
 // [rank::world]. If the world size divides the batch, this is torch.utils.data's DistributedSampler
 // over the same order, in batches of batch / world: kPad and kDrop are its drop_last=False and
-// True; kJoin neither repeats nor drops, so that ranks may differ by a sample.
+// True; kJoin neither repeats nor drops, so that ranks may differ by a sample. `samples`: of the
+// epoch over all processes; epoch_samples(), or fewer if its last batch is dropped.
 std::vector<uint32_t> rank_order(const std::vector<uint32_t>& order, size_t batch,
-                                 const Shard& shard);
+                                 const Shard& shard, size_t samples);
+inline std::vector<uint32_t> rank_order(const std::vector<uint32_t>& order, size_t batch,
+                                        const Shard& shard) {
+  return rank_order(order, batch, shard, epoch_samples(order.size(), shard));
+}
 
 // Allocates `bytes` (aligned to at least 64), freed with the last owner; pinned memory on a GPU.
 using BufferAllocator = std::function<std::shared_ptr<std::byte>(size_t bytes)>;

@@ -52,11 +52,11 @@ for (const [key, title, unit, detail, scale] of [
   ['net_send_bytes_per_s', 'Network, sent', 'MB/s', 'MB/s, of the machine', mega],
 ]) lines[key] = {key, title, detail, scale, zero: true, training: true, machine: true,
                  format: value => `${significant(value)} ${unit}`.trim()};
-// The metrics that a run's task names, beside accuracy.
+// The metrics that a run's task names, beside accuracy. Any name is allowed: their charts are "metric:NAME".
 const named = [...new Set(data.runs.flatMap(run => run.figures.values.map(([name]) => name)))];
-for (const name of named)
-  lines[name] = {key: name, title: name, detail: 'of training since the point before; held out at each evaluation',
-                 format: significant};
+const metricLines = new Map(named.map(name => [name, {
+  key: name, title: name, detail: 'of training since the point before; held out at each evaluation',
+  format: significant}]));
 const drawnPhases = () => data.phases.filter(phase => data.runs.some(run =>
     run.figures.phases && run.figures.phases[phase] >= leastShare * total(run.figures.phases)));
 const isKnown = ({key, training}) =>
@@ -151,8 +151,7 @@ const common = {
   interaction: {mode: 'nearest', axis: 'x', intersect: false},
 };
 
-function lineChart(name) {
-  const line = lines[name];
+function lineChart(line) {
   const datasets = lineDatasets(line);
   const cut = line.cut ? cutOf(datasets) : undefined;
   return {
@@ -308,11 +307,12 @@ function ladderChart({rungs}) {
 }
 
 function configuration(canvas) {
-  const [kind, run] = canvas.dataset.chart.split(':');
+  const {chart} = canvas.dataset, [kind] = chart.split(':'), run = chart.slice(kind.length + 1);
+  if (kind === 'metric') return lineChart(metricLines.get(run));
   if (kind === 'phases') return phaseChart(data.runs[Number(run)]);
   if (kind === 'ladder') return ladderChart(data.ladders[Number(run)]);
   if (kind === 'rungs') return rungsChart(data.ladders[Number(run)]);
-  return kind === 'totals' ? totalsChart() : lineChart(kind);
+  return kind === 'totals' ? totalsChart() : lineChart(lines[kind]);
 }
 
 function drawLegend(chart, canvas, note) {

@@ -64,9 +64,10 @@ function phasesSection() {
 }
 
 function curvesSection() {
-  const figures = names => names.filter(name => isKnown(lines[name]))
-      .map(name => chartFigure(name, lines[name].title, lines[name].detail));
-  const learning = figures(['loss', 'accuracy', ...named]), speed = figures(['images_per_s', 'memory', 'lr']);
+  const figure = (chart, line) => (isKnown(line) ? [chartFigure(chart, line.title, line.detail)] : []);
+  const figures = names => names.flatMap(name => figure(name, lines[name]));
+  const own = [...metricLines].flatMap(([name, line]) => figure(`metric:${name}`, line));
+  const learning = [...figures(['loss', 'accuracy']), ...own], speed = figures(['images_per_s', 'memory', 'lr']);
   if (!learning.length && !speed.length) return [];
   const choice = (value, text, checked) =>
       el('label', {}, el('input', {type: 'radio', name: 'axis', value, checked}), ` ${text}`);
