@@ -218,6 +218,29 @@ TEST_F(Restarts, ATorchrunRestartResumesNoOtherRun) {
   EXPECT_EQ(run_folders(), (std::vector<std::string>{"small-1", "small-2"}));
 }
 
+// Otherwise the first one's restart would not find its folder.
+TEST_F(Restarts, ASecondTorchrunDoesNotClaimTheFolderOfARunInProgress) {
+  const std::string run = dir / "run";
+  setenv("TORCHELASTIC_RUN_ID", "none", 1);
+  const pid_t first =
+      start_saturate({"train", recipe, "--out", run, "--set", "train.epochs=1e5"}, dir / "first");
+  unsetenv("TORCHELASTIC_RUN_ID");
+  ASSERT_TRUE(wait_until([&] { return !losses(run, "step").empty(); })) << read_text(dir / "first");
+  const std::string note = read_text(run + "/.launcher");
+  EXPECT_FALSE(note.empty());
+  write_file(dir / "second.sh",
+             fmt::format("TORCHELASTIC_RUN_ID=none '{}' train '{}' --resume=auto --out '{}'\n"
+                         "echo $? >code\n",
+                         kCommand, recipe, run));
+  const std::string command = "cd '" + dir.path() + "' && sh second.sh >log 2>&1 </dev/null";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(read_text(dir / "code"), "2\n") << read_text(dir / "log");
+  EXPECT_NE(read_text(dir / "log").find("in use by process"), std::string::npos);
+  EXPECT_EQ(read_text(run + "/.launcher"), note);
+  kill(first, SIGTERM);
+  EXPECT_EQ(exit_code_of(first), 143);
+}
+
 // One process, without a group.
 TEST_F(Restarts, TorchrunRestartsOneProcessInItsFolder) {
   write_file(dir / "launcher.sh",

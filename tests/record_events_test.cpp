@@ -128,6 +128,19 @@ TEST(TensorBoardSink, OneFilePerProcessAndLaterFilesSortLast) {
   }
 }
 
+// A run that was killed before its first checkpoint begins again.
+TEST(TensorBoardSink, ARunThatBeginsAgainReplacesAllSteps) {
+  const TempDir dir;
+  for (int i = 0; i < 2; ++i) write_run(dir.path(), 0, 2);
+  const auto files = event_files(dir.path());
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_EQ(read_events(read_text(dir / ("tb/" + files[0]))).size(), 6u);
+  const auto again = read_events(read_text(dir / ("tb/" + files[1])));
+  ASSERT_EQ(again.size(), 7u);
+  constexpr size_t kTime = 1 + sizeof(double);  // comes first
+  EXPECT_EQ(again[1].substr(kTime), restart_event(1, 1).substr(kTime));
+}
+
 // TensorBoard's reader: $SATURATE_PYTHON, or python3.
 class TensorBoardReader : public ::testing::Test {
  protected:
@@ -183,6 +196,12 @@ TEST_F(TensorBoardReader, ATruncatedEndLosesNoEventBeforeIt) {
     EXPECT_EQ(points_of(found, "loss/train").size(), 5u) << cut;
     EXPECT_FALSE(found["scalars"].contains("loss/eval")) << cut;
   }
+}
+
+TEST_F(TensorBoardReader, ARunThatBeginsAgainHasOnlyItsOwnSteps) {
+  write_run(dir.path(), 0, 5);
+  write_run(dir.path(), 0, 3);
+  EXPECT_EQ(points_of(read(), "loss/train").size(), 3u);
 }
 
 TEST_F(TensorBoardReader, AResumedRunReplacesTheStepsItRepeats) {

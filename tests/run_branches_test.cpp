@@ -160,6 +160,24 @@ TEST_F(BranchedRun, ARunFromTheBeginningOrElsewhereStartsABranch) {
   EXPECT_EQ(steps(), StepsKept{50});
 }
 
+TEST_F(BranchedRun, AnEarlierFileIsFoundOnThePathToTheOneThatIsResumed) {
+  CheckpointStore first = store();
+  for (int64_t step : {10, 20, 40}) first.save(written_by(0, step));
+  CheckpointStore second = store();
+  second.begin(path_of(20));
+  second.save(written_by(1, 30));
+  const TempDir elsewhere;
+  const CheckpointStore other(Env::posix(), elsewhere.path(), CheckpointOptions{});
+  const CheckpointStore own = store();
+  for (const CheckpointStore* const each : {&own, &other}) {
+    EXPECT_EQ(each->path_before(path_of(30), 10), path_of(10));
+    EXPECT_EQ(each->path_before(path_of(30), 30), path_of(30)) << "itself";
+    EXPECT_EQ(each->path_before(path_of(40), 20), path_of(20));
+    EXPECT_EQ(each->path_before(path_of(40), 30), "") << "of another branch";
+    EXPECT_EQ(each->path_before(path_of(30), 15), "");
+  }
+}
+
 TEST_F(BranchedRun, ACopyOrAnotherSpellingOfAPathIsTheSameFile) {
   CheckpointStore run = store();
   for (int64_t step : {10, 20, 30}) run.save(written_by(0, step));

@@ -74,6 +74,16 @@ TEST_F(RefusedResume, ByAFileThatCannotBeWrittenChangesNothing) {
   expect_it_still_resumes();
 }
 
+// A crash between two of a start's files must not lose the branch.
+TEST_F(RefusedResume, TheBranchIsRecordedBeforeAnyOtherFile) {
+  FaultEnv env(Env::posix());
+  Fault fault;
+  fault.match = {FileOp::kRename, "recipe.toml"};
+  env.inject(fault);
+  EXPECT_EQ(error_of([&] { Trainer(env, recipe, back_to_4()); }).exit_code(), 4);
+  EXPECT_TRUE(std::filesystem::exists(run + "/checkpoints/branches.json"));
+}
+
 TEST_F(RefusedResume, ByAFolderInAFilesPlaceChangesNothing) {
   recipe.watch.csv = recipe.watch.tensorboard = false;
   std::filesystem::rename(run + "/host.json", run + "/kept.json");

@@ -82,9 +82,49 @@ TEST_F(ResumedRun, AnotherMonitorResetsTheBestValue) {
   ASSERT_EQ(losses.size(), 4u);
   // The checkpoint's own evaluation counts: it may be the best.
   EXPECT_EQ(resumed.result.best.best, *std::min_element(losses.begin() + 1, losses.end()));
+  EXPECT_EQ(
+      read_checkpoint_state(Env::posix(), best_checkpoint_path(Env::posix(), run)).position.step,
+      resumed.result.best.best_step);
   EXPECT_NE(resumed.said.find("train.monitor has changed: its best value is reset"),
             std::string::npos)
       << resumed.said;
+}
+
+// Its file still names the best step of the former metric.
+TEST_F(ResumedRun, ACheckpointThatIsTheBestByAnotherMonitorIsSavedAgain) {
+  Recipe recipe = evaluated_recipe();
+  recipe.checkpoint.keep = 1;
+  begin(recipe);
+  recipe.train.epochs = 5;
+  recipe.train.monitor = "eval_loss";
+  recipe.train.min_delta = 100;  // no later value improves by so much
+  recipe.train.early_stop = 2;
+  const Resumed resumed = resume_run(recipe);
+  EXPECT_EQ(resumed.result.end, RunEnd::kEarlyStop);
+  EXPECT_EQ(resumed.result.best.best_step, 8);
+  const std::string best = best_checkpoint_path(Env::posix(), run);
+  EXPECT_EQ(best, run + "/checkpoints/step-00000008.safetensors");
+  const Checkpoint last = read_checkpoint(Env::posix(), resumed.result.checkpoint),
+                   restored = read_checkpoint(Env::posix(), best);
+  EXPECT_EQ(last.position.step, 16);
+  for (size_t i = 0; i < last.model.size(); ++i)
+    EXPECT_TRUE(last.model[i].tensor.equal(restored.model[i].tensor)) << last.model[i].name;
+}
+
+// "auto" is the direction of the metric: a lower mae is better.
+TEST_F(ResumedRun, TheDirectionOfAMonitorIsItsMetrics) {
+  Recipe recipe = parse_recipe(
+      "[data]\nsource = \"synth-table:count=40\"\neval_source = "
+      "\"synth-table:count=20,split=test\"\nthreads = 1\n[model]\nname = \"mlp\"\n[train]\nbatch = "
+      "20\nepochs = 1\nmonitor = \"eval_mae\"\nthreads = 1\ndevice = \"cpu\"\n",
+      "test");
+  begin(recipe);
+  recipe.train.epochs = 2;
+  recipe.train.monitor_mode = MonitorMode::kMin;
+  EXPECT_EQ(resume_run(recipe).said.find("is reset"), std::string::npos);
+  recipe.train.epochs = 3;
+  recipe.train.monitor_mode = MonitorMode::kMax;
+  EXPECT_NE(resume_run(recipe).said.find("its best value is reset"), std::string::npos);
 }
 
 TEST_F(ResumedRun, AnotherDirectionOfTheMonitorResetsTheBestValueToo) {

@@ -1,14 +1,14 @@
-// Whole runs that resume older checkpoints, end, or run out of time or disk space: what they save,
-// and where they resume.
+// Whole runs that resume older checkpoints, or run out of time or disk space: what they save, and
+// where they resume.
 #include <ATen/ops/lerp.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <map>
 
 #include "run/checkpoint.h"
 #include "tests/app_testing.h"
 #include "tests/fault_env.h"
+#include "tests/saving_testing.h"
 #include "tests/trainer_testing.h"
 
 namespace saturate {
@@ -16,70 +16,19 @@ namespace {
 
 using testing::error_of;
 using testing::expect_same_losses;
+using testing::file_of;
 using testing::folder_contents;
+using testing::often_watched_recipe;
+using testing::resuming_options;
+using testing::run_once;
+using testing::same_weights;
+using testing::saved_steps;
 using testing::saving_options;
-using testing::small_recipe;
 using testing::TempDir;
+using testing::weights_of;
+using testing::worsening_recipe;
 
 const auto kNoWarning = [](const std::string& text) { ADD_FAILURE() << text; };
-
-// Eight steps, evaluated and saved after every second one.
-Recipe often_watched_recipe() {
-  Recipe recipe = small_recipe();
-  recipe.data.eval_source = "synth:size=16,count=50,split=test";
-  recipe.train.eval_every = 0;
-  recipe.train.eval_every_steps = 2;
-  recipe.checkpoint.every = 0;
-  recipe.checkpoint.every_steps = 2;
-  recipe.checkpoint.background = false;
-  recipe.checkpoint.keep = 9;
-  recipe.watch.every = 1;
-  return recipe;
-}
-
-// No later value improves by so much.
-Recipe worsening_recipe(int patience) {
-  Recipe recipe = often_watched_recipe();
-  recipe.train.monitor = "eval_loss";
-  recipe.train.min_delta = 100;
-  recipe.train.early_stop = patience;
-  return recipe;
-}
-
-TrainerOptions resuming(const std::string& out, const std::string& from) {
-  TrainerOptions options = saving_options(out);
-  options.resume = from;
-  return options;
-}
-
-TrainResult run_once(const Recipe& recipe, const TrainerOptions& options, Env& env = Env::posix()) {
-  return Trainer(env, recipe, options).run();
-}
-
-std::string file_of(const std::string& run, int step) {
-  return run + "/checkpoints/step-0000000" + std::to_string(step) + ".safetensors";
-}
-
-std::vector<int64_t> saved_steps(const std::string& run) {
-  std::vector<int64_t> steps;
-  for (const auto& path : list_checkpoints(Env::posix(), run + "/checkpoints"))
-    steps.push_back(read_checkpoint_state(Env::posix(), path).position.step);
-  return steps;
-}
-
-std::map<std::string, at::Tensor> weights_of(const std::string& checkpoint) {
-  std::map<std::string, at::Tensor> found;
-  for (const auto& [name, tensor] : read_checkpoint(Env::posix(), checkpoint).model)
-    found[name] = tensor;
-  return found;
-}
-
-bool same_weights(const std::string& a, const std::string& b) {
-  const auto of_a = weights_of(a), of_b = weights_of(b);
-  for (const auto& [name, tensor] : of_a)
-    if (!tensor.equal(of_b.at(name))) return false;
-  return true;
-}
 
 int64_t last_recorded_step(const std::string& run) {
   return testing::read_metrics(run).back()["step"];
@@ -92,19 +41,19 @@ TEST(ResumingAnOlderCheckpoint, TheNewBranchIsUsedFromThenOn) {
   ASSERT_EQ(saved_steps(run), (std::vector<int64_t>{8, 6, 4, 2}));
 
   // A crash before the first save.
-  TrainerOptions options = resuming(run, file_of(run, 4));
+  TrainerOptions options = resuming_options(run, file_of(run, 4));
   options.should_stop = []() -> bool { throw std::runtime_error("crash"); };
   EXPECT_THROW(run_once(often_watched_recipe(), options), std::runtime_error);
   EXPECT_EQ(find_checkpoint(Env::posix(), run, kNoWarning).position.step, 4);
   EXPECT_EQ(last_recorded_step(run), 4);
 
-  options = resuming(run, run);
+  options = resuming_options(run, run);
   int asked = 0;
   options.should_stop = [&] { return ++asked > 1; };
   EXPECT_EQ(run_once(often_watched_recipe(), options).steps, 5);
   EXPECT_EQ(saved_steps(run), (std::vector<int64_t>{5, 4, 2}));
   EXPECT_TRUE(std::filesystem::exists(file_of(run, 8)));
-  const TrainResult rest = run_once(often_watched_recipe(), resuming(run, run));
+  const TrainResult rest = run_once(often_watched_recipe(), resuming_options(run, run));
   EXPECT_EQ(rest.steps_here, 3);
   EXPECT_EQ(saved_steps(run), (std::vector<int64_t>{8, 6, 5, 4, 2}));
 }
@@ -116,9 +65,9 @@ TEST(ResumingAnOlderCheckpoint, ARefusedResumeKeepsTheBranch) {
   Recipe other = often_watched_recipe();
   other.train.batch = 50;
   const auto before = folder_contents(run);
-  EXPECT_EQ(
-      error_of([&] { Trainer(Env::posix(), other, resuming(run, file_of(run, 4))); }).exit_code(),
-      2);
+  const Error error =
+      error_of([&] { Trainer(Env::posix(), other, resuming_options(run, file_of(run, 4))); });
+  EXPECT_EQ(error.exit_code(), 2);
   EXPECT_EQ(folder_contents(run), before);
 }
 
@@ -132,48 +81,6 @@ TEST(ResumingAnOlderCheckpoint, ANewRunInAnotherRunsFolderKeepsItsFiles) {
   options.should_stop = [&] { return ++asked > 5; };  // two of them in step 2's evaluation
   EXPECT_EQ(run_once(often_watched_recipe(), options).steps, 3);
   EXPECT_EQ(saved_steps(run), (std::vector<int64_t>{3, 2}));
-}
-
-TEST(RestoreBest, ABrokenOrWrongFileKeepsTheLastWeights) {
-  const TempDir dir;
-  for (const bool broken : {true, false}) {
-    const std::string run = dir / (broken ? "broken" : "other");
-    TrainerOptions options = saving_options(run);
-    int asked = 0;  // first before step 1
-    options.should_stop = [&] {
-      if (++asked != 10) return false;  // after step 5, with two in each evaluation
-      if (broken)
-        testing::write_file(file_of(run, 2), "not one");
-      else
-        std::filesystem::copy_file(file_of(run, 4), file_of(run, 2),
-                                   std::filesystem::copy_options::overwrite_existing);
-      return false;
-    };
-    const TrainResult result = run_once(worsening_recipe(2), options);
-    EXPECT_EQ(result.end, RunEnd::kEarlyStop);
-    EXPECT_EQ(result.best.best_step, 2);
-    const Checkpoint last = read_checkpoint(Env::posix(), file_of(run, 6));
-    ASSERT_TRUE(last.evaluation);
-    EXPECT_EQ(last.evaluation->step, 6);
-    EXPECT_FALSE(same_weights(file_of(run, 6), file_of(run, broken ? 4 : 2)));
-  }
-}
-
-TEST(RestoreBest, ABestWhoseSaveFailedIsSavedWithTheNext) {
-  const TempDir dir;
-  for (const bool background : {false, true}) {
-    const std::string run = dir / (background ? "background" : "foreground");
-    Recipe recipe = worsening_recipe(2);
-    recipe.checkpoint.background = background;
-    FaultEnv env(Env::posix());
-    Fault fault;
-    fault.match = {FileOp::kWrite, "step-00000002"};
-    fault.times = 1;
-    env.inject(fault);
-    EXPECT_EQ(run_once(recipe, saving_options(run), env).end, RunEnd::kEarlyStop);
-    EXPECT_TRUE(same_weights(file_of(run, 6), file_of(run, 2)));
-    EXPECT_FALSE(same_weights(file_of(run, 4), file_of(run, 2)));
-  }
 }
 
 // An hour passes with each line of metrics.jsonl.
@@ -202,7 +109,7 @@ TEST(TimeLimit, SavesTheRealStateAndItsOwnEvaluationDoesNotCount) {
   EXPECT_FALSE(same_weights(file_of(cut, 3), file_of(cut, 2)));
 
   recipe.train.max_minutes = 0;
-  const TrainResult rest = run_once(recipe, resuming(cut, cut));
+  const TrainResult rest = run_once(recipe, resuming_options(cut, cut));
   EXPECT_EQ(rest.end, RunEnd::kEarlyStop);
   EXPECT_EQ(rest.steps, expected.steps);
   expect_same_losses(cut, whole, "step");
@@ -219,58 +126,6 @@ TEST(TimeLimit, AtTheLastStepTheRunIsDone) {
   EXPECT_EQ(result.steps, 8);
   EXPECT_EQ(result.end, RunEnd::kDone);
   EXPECT_TRUE(same_weights(file_of(dir / "run", 8), file_of(dir / "run", 2))) << "restored";
-}
-
-TEST(FinishedRun, IsNotChangedByAResume) {
-  const TempDir dir;
-  for (const int patience : {0, 2, 9}) {
-    const std::string run = dir / std::to_string(patience);
-    const TrainResult first = run_once(worsening_recipe(patience), saving_options(run));
-    const auto before = folder_contents(run);
-    const TrainResult again = run_once(worsening_recipe(patience), resuming(run, run));
-    EXPECT_EQ(folder_contents(run), before);
-    EXPECT_TRUE(again.was_finished);
-    EXPECT_EQ(again.end, first.end);
-    EXPECT_EQ(again.steps, first.steps);
-    EXPECT_EQ(again.steps_here, 0);
-    EXPECT_EQ(again.checkpoint, first.checkpoint);
-    ASSERT_TRUE(again.eval);
-    EXPECT_EQ(again.eval->loss, first.eval->loss);
-
-    Recipe longer = worsening_recipe(0);
-    longer.train.epochs = 3;
-    const TrainResult rest = run_once(longer, resuming(run, run));
-    EXPECT_FALSE(rest.was_finished);
-    EXPECT_EQ(rest.steps, 12);
-    EXPECT_EQ(rest.steps_here, 12 - first.steps);
-  }
-}
-
-TEST(FinishedRun, IsFinishedEvenIfItsBestWeightsAreLost) {
-  const TempDir dir;
-  Recipe recipe = worsening_recipe(2);
-  recipe.checkpoint.keep_best = false;
-  recipe.checkpoint.keep = 1;
-  const std::string run = dir / "run";
-  run_once(recipe, saving_options(run));
-  const auto before = folder_contents(run);
-  EXPECT_TRUE(run_once(recipe, resuming(run, run)).was_finished);
-  EXPECT_EQ(folder_contents(run), before);
-}
-
-TEST(FinishedRun, OneWithoutItsLastEvaluationIsNotFinished) {
-  const TempDir dir;
-  Recipe recipe = often_watched_recipe();
-  recipe.train.eval_every_steps = 0;
-  recipe.data.eval_source.clear();
-  const std::string run = dir / "run";
-  run_once(recipe, saving_options(run));
-  EXPECT_TRUE(run_once(recipe, resuming(run, run)).was_finished);
-  recipe.data.eval_source = "synth:size=16,count=50,split=test";
-  const TrainResult evaluated = run_once(recipe, resuming(run, run));
-  EXPECT_FALSE(evaluated.was_finished);
-  EXPECT_TRUE(evaluated.eval);
-  EXPECT_TRUE(run_once(recipe, resuming(run, run)).was_finished);
 }
 
 TEST(Lookahead, SlowWeightsStartBeforeTheFirstStep) {
@@ -328,10 +183,10 @@ TEST(Room, ForTwoCheckpointsIsCheckedAtTheStart) {
   // The next one, for a run that has one.
   recipe.train.epochs = 3;
   env.room = one / 2;
-  const Error error = error_of([&] { Trainer(env, recipe, resuming(run, run)); });
+  const Error error = error_of([&] { Trainer(env, recipe, resuming_options(run, run)); });
   EXPECT_NE(error.reason().find("the next checkpoint takes "), std::string::npos) << error.what();
   env.room = one;
-  EXPECT_EQ(run_once(recipe, resuming(run, run), env).steps, 12);
+  EXPECT_EQ(run_once(recipe, resuming_options(run, run), env).steps, 12);
   TrainerOptions measured = saving_options(dir / "measured");
   measured.save = false;
   env.room = 0;

@@ -103,9 +103,15 @@ TEST(WeightAverage, StochasticIsDueAtTheEndsOfEpochsAndOfTheRun) {
   ParametersOnly model;
   const WeightAverage average(model, swa(0.5));
   std::vector<int64_t> due;
-  for (int64_t step = 1; step <= 14; ++step)
-    if (average.is_due(step, 14, 4)) due.push_back(step);
+  for (int64_t step = 1; step <= 14; ++step) {
+    EXPECT_FALSE(average.is_due(step, 14, /*ends_epoch=*/false));
+    const bool ends_epoch = step % 4 == 0 || step == 14;
+    if (ends_epoch && average.is_due(step, 14, ends_epoch)) due.push_back(step);
+  }
   EXPECT_EQ(due, (std::vector<int64_t>{8, 12, 14}));
+  const WeightAverage moving(model, ema(0.9));
+  EXPECT_TRUE(moving.is_due(4, 14, /*ends_epoch=*/false));
+  EXPECT_FALSE(moving.is_due(4, 14, /*ends_epoch=*/true)) << "after the step already";
 }
 
 TEST(WeightAverage, FollowsTorchAndContinuesFromItsState) {
@@ -157,6 +163,22 @@ TEST(WeightAverage, RefusesAnotherModelsState) {
   });
   EXPECT_EQ(error.exit_code(), 4);
   EXPECT_NE(std::string(error.what()).find("tensor conv has shape [2]"), std::string::npos);
+}
+
+TEST(WeightAverage, RefusesTheOtherKindsState) {
+  ParametersOnly model;
+  WeightAverage moving(model, ema(0.5)), stochastic(model, swa(0.5));
+  moving.update();
+  stochastic.update();
+  const Error to_swa =
+      testing::error_of([&] { stochastic.load_state(moving.state(), "some/file"); });
+  EXPECT_EQ(to_swa.reason(),
+            "the checkpoint has the average of train.ema, and the run has train.swa");
+  EXPECT_EQ(to_swa.where(), "some/file");
+  const Error to_ema =
+      testing::error_of([&] { moving.load_state(stochastic.state(), "some/file"); });
+  EXPECT_EQ(to_ema.reason(),
+            "the checkpoint has the average of train.swa, and the run has train.ema");
 }
 
 using testing::run_ranks;
@@ -214,6 +236,29 @@ TEST(StochasticAverage, EqualsTheMeanOfTheWeightsAtEpochEndsAlsoIfResumed) {
   EXPECT_EQ(resumed.eval->loss, result.eval->loss);
   for (const auto& [name, tensor] : by_name(read_checkpoint(env, resumed.checkpoint).average))
     EXPECT_TRUE(tensor.equal(found.at(name))) << name;
+}
+
+TEST(ResumedAverage, MayBeginAndEndButNotBecomeAnother) {
+  const TempDir dir;
+  Recipe recipe = testing::small_recipe();
+  TrainerOptions options = saving_options(dir / "run");
+  const auto averaged = [&](double epochs, double decay, double from) {
+    recipe.train.epochs = epochs;
+    recipe.train.ema = decay;
+    recipe.train.swa = from;
+    return read_checkpoint(Env::posix(), Trainer(Env::posix(), recipe, options).run().checkpoint)
+        .average.size();
+  };
+  EXPECT_EQ(averaged(1, 0, 0), 0u);
+  options.resume = dir / "run";
+  EXPECT_GT(averaged(2, 0.9, 0), 0u);
+  const Error error = testing::error_of([&] { averaged(3, 0, 0.1); });
+  EXPECT_EQ(error.exit_code(), 4);
+  EXPECT_NE(error.reason().find("train.swa is 0.1, and was 0.0 in the run to resume"),
+            std::string::npos)
+      << error.reason();
+  EXPECT_EQ(averaged(4, 0, 0), 0u);
+  EXPECT_GT(averaged(5, 0, 0.1), 0u);
 }
 
 // Their statistics differ during an epoch.

@@ -276,6 +276,16 @@ TEST(Trace, ARunThatNeverReachesTheWindowSaysSo) {
   EXPECT_FALSE(std::filesystem::exists(dir / "trace.json"));
 }
 
+TEST(Trace, TheTableIsPrintedLineByLine) {
+  const TempDir dir;
+  TrainerOptions options = quiet_options(dir.path());
+  options.progress = Progress::Style::kLines;
+  const std::string said = said_by(Env::posix(), traced_recipe("steps:3-4"), options);
+  EXPECT_NE(said.find("open it in ui.perfetto.dev\n"), std::string::npos) << said;
+  EXPECT_NE(said.find("\n  aten::convolution_backward "), std::string::npos) << said;
+  EXPECT_EQ(said.find("\\x0a"), std::string::npos) << said;
+}
+
 TEST(Trace, ARunThatEndsWithinTheWindowWritesThePartialTrace) {
   const TempDir dir;
   EXPECT_EQ(said_by(Env::posix(), traced_recipe("steps:9-20"), quiet_options(dir.path())), "");

@@ -1,10 +1,13 @@
 // saturate train: a run from a recipe.
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <system_error>
+#include <thread>
 
 #include "advise/source_recipe.h"
 #include "app/command.h"
@@ -30,6 +33,30 @@ struct TrainArguments {
   FolderRequest folder;
   std::vector<std::string> overrides;
   bool quiet = false, print_recipe = false, changed_data = false;
+};
+
+// A read that hangs in the system, as of a network file system whose server is away, cannot be
+// cancelled, and its thread cannot be joined: once an interrupted run is saved, the process ends
+// without it.
+class EndWithoutReads : public Observer {
+ public:
+  void at_end(const EndEvent& event, ObserverContext&) override {
+    if (event.end != RunEnd::kInterrupted) return;
+    try {
+      std::thread(end_later).detach();
+    } catch (const std::system_error&) {  // no more threads
+    }
+  }
+
+ private:
+  static void end_later() {
+    std::this_thread::sleep_for(std::chrono::seconds(10));
+    print_log(LogLevel::kWarning, "saturate",
+              "the run is saved, but a read of its data hangs: ending without it. Look at the "
+              "storage under data.source");
+    std::fflush(stdout);
+    _exit(interrupted_code());
+  }
 };
 
 // The program's name as called, each line indented by two spaces. The folder's recipe includes the
@@ -121,8 +148,12 @@ void choose_folder(Env& env, const TrainArguments& arguments, TrainerOptions& op
   if (!options.group || options.group->rank() == 0) {
     chosen = choose_run_folder(env, arguments.folder);
     made.emplace(env, chosen.out);
-    // A run that goes back has done so after set-up: a restart before that repeats it.
-    if (!chosen.resume || *chosen.resume == chosen.out) note_run_folder(env, chosen.out);
+    // A run that goes back has done so after set-up: a restart before that repeats it. The note of
+    // a run in progress stays.
+    if (!chosen.resume || *chosen.resume == chosen.out) {
+      const auto lock = env.lock(chosen.out + kFolderLock);
+      note_run_folder(env, chosen.out);
+    }
   }
   if (options.group) {
     chosen.out = options.group->text_of_first(chosen.out);
@@ -196,6 +227,7 @@ int train(const TrainArguments& arguments) {
   options.group = join_group(recipe);
   catch_stop_signals();
   options.should_stop = [] { return stop_signal() != 0; };
+  options.observers = {std::make_shared<EndWithoutReads>()};
   try {
     return run(env, recipe, arguments, options);
   } catch (const std::exception& error) {

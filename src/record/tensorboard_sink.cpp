@@ -17,6 +17,11 @@ namespace {
 
 constexpr const char* kPrefix = "events.out.tfevents.";
 
+bool has_events(Env& env, const std::string& folder) {
+  return std::ranges::any_of(env.list(folder),
+                             [](const FileInfo& file) { return file.name.starts_with(kPrefix); });
+}
+
 // Later files sort after earlier ones, the order in which readers take them, even if the clock was
 // set back between two processes.
 std::string new_path(Env& env, const std::string& folder) {
@@ -48,12 +53,13 @@ class TensorBoardSink : public MetricsSink {
   TensorBoardSink(Env& env, const Recipe& recipe, const std::string& folder, int64_t begin_step)
       : env_(env), begin_step_(begin_step), recipe_(without_queries(to_toml(recipe))) {
     env.make_directories(folder);
+    repeats_ = begin_step > 0 || has_events(env, folder);
     file_ = std::make_unique<EventFile>(env, new_path(env, folder));
   }
 
   void start() override {
     file_->write(file_version_event(now_s()));
-    if (begin_step_ > 0) file_->write(restart_event(now_s(), begin_step_ + 1));
+    if (repeats_) file_->write(restart_event(now_s(), begin_step_ + 1));
     file_->write(text_event(now_s(), begin_step_, "recipe", code_block(recipe_)));
     file_->write(text_event(now_s(), begin_step_, "host", code_block(host_json())));
   }
@@ -84,6 +90,7 @@ class TensorBoardSink : public MetricsSink {
 
   Env& env_;
   const int64_t begin_step_;
+  bool repeats_ = false;  // earlier processes may have written later steps
   const std::string recipe_;
   std::unique_ptr<EventFile> file_;
 };

@@ -5,6 +5,7 @@
 // docs/checkpoint_format.md specifies it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -149,8 +150,8 @@ class CheckpointStore {
 
   // Sets where the run resumes: after the checkpoint at `from`, or at its first step if that is
   // empty. Begins a branch if the folder holds checkpoints off the run's path, and returns these,
-  // newest first. Writes the branch to branches.json, or adds that file to `files`, for the caller
-  // to write. To be called before the first save. Fails with kRun.
+  // newest first. Writes the branch to branches.json, or inserts that file before `files`, for the
+  // caller to write. To be called before the first save. Fails with kRun.
   std::vector<std::string> begin(const std::string& from, std::vector<TextFile>* files = nullptr);
 
   // Writes path_of(its step), then removes checkpoints of the branch that need not be kept. Returns
@@ -160,6 +161,10 @@ class CheckpointStore {
   // The checkpoint of this step on the run's own path through the branches. Fails with kRun if
   // there is none, or it cannot be read.
   Checkpoint read(int64_t step) const;
+  // The file of an earlier step on the path to the checkpoint at `from`, which may be in another
+  // run's folder; empty if there is no sound one. Only headers are read. Fails with kRun if that
+  // folder is damaged.
+  std::string path_before(const std::string& from, int64_t step) const;
 
   const std::string& folder() const { return folder_; }
   std::string path_of(int64_t step) const;  // FOLDER/step-NNNNNNNN.safetensors
@@ -190,7 +195,8 @@ class CheckpointWriter {
   // Waits for the present save.
   ~CheckpointWriter();
 
-  bool busy() const;
+  // Whether a save is still in progress after waiting at most `limit` for its end.
+  bool busy(std::chrono::milliseconds limit = {}) const;
   // Copies the tensors into reusable memory, and begins to write: afterwards they may change. A
   // GPU's copies are enqueued on the caller's current stream, which must be the one that changes
   // the tensors; the writer thread waits for them. REQUIRES: no save is in progress or has an

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -98,6 +99,10 @@ void schedule_as_batch() {
   ::sched_setscheduler(0, SCHED_BATCH, &none);
 }
 
+std::string file_of(const std::string& folder, int64_t step) {
+  return fmt::format("{}/{}{:08}{}", folder, kStepPrefix, step, kStepSuffix);
+}
+
 // Step numbers are zero-padded, and a longer one is larger.
 bool is_newer(const std::string& a, const std::string& b) {
   return a.size() != b.size() ? a.size() > b.size() : a > b;
@@ -159,7 +164,7 @@ CheckpointStore::CheckpointStore(Env& env, std::string folder, const CheckpointO
 }
 
 std::string CheckpointStore::path_of(int64_t step) const {
-  return fmt::format("{}/{}{:08}{}", folder_, kStepPrefix, step, kStepSuffix);
+  return file_of(folder_, step);
 }
 
 bool CheckpointStore::holds(const std::string& path) const {
@@ -186,7 +191,7 @@ std::vector<std::string> CheckpointStore::begin(const std::string& from,
   if (left.empty() && stays) return left;
   TextFile record = next.file(folder_);
   if (files)
-    files->push_back(std::move(record));
+    files->insert(files->begin(), std::move(record));
   else
     write_atomically(env_, record.path, record.text);
   branch_ = next.current();
@@ -234,6 +239,18 @@ Checkpoint CheckpointStore::read(int64_t step) const {
   return found;
 }
 
+std::string CheckpointStore::path_before(const std::string& from, int64_t step) const {
+  const Checkpoint start = read_checkpoint_state(env_, from);
+  const std::string elsewhere = std::filesystem::path(from).parent_path().string();
+  const std::string folder = holds(from) ? folder_ : elsewhere.empty() ? "." : elsewhere;
+  Branches branches = Branches::read(env_, folder);
+  branches.leave(start.branch, start.position.step);
+  const std::string path = file_of(folder, step);
+  const auto state = env_.exists(path) ? try_state(env_, path) : std::nullopt;
+  const bool is_sound = state && state->position.step == step;
+  return is_sound && branches.on_path(state->branch, step) ? path : "";
+}
+
 std::vector<std::string> list_checkpoints(Env& env, const std::string& folder) {
   auto paths = files_of(env, folder);
   const Branches branches = Branches::read(env, folder);
@@ -279,8 +296,8 @@ CheckpointWriter::~CheckpointWriter() {
   wait();
 }
 
-bool CheckpointWriter::busy() const {
-  return future_.valid() && future_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+bool CheckpointWriter::busy(std::chrono::milliseconds limit) const {
+  return future_.valid() && future_.wait_for(limit) != std::future_status::ready;
 }
 
 void CheckpointWriter::start(Checkpoint checkpoint) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/cancel.h"
 #include "run/same_run.h"
 #include "run/setup.h"
 #include "saturate/data/error.h"
@@ -88,7 +89,8 @@ std::optional<Metrics> Evaluator::run(Model& model, const Task& task,
   feeder.start_epoch(0);
   state_->options.observer = observer;
   const auto found = evaluate(model, task, feeder, state_->options);
-  feeder.stop();
+  // Cancelled by a signal, it does not wait for reads that hang.
+  if (found || !is_cancelled()) feeder.stop();
   return found;
 }
 

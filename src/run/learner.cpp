@@ -196,11 +196,20 @@ void Learner::keep_buffers(bool written_by_any) {
 }
 
 void Learner::update_averages(int64_t index, int64_t total_steps) {
-  if (!parts_.lookahead && !parts_.average) return;
+  if (parts_.lookahead) {
+    Ledger::Scope scope(run_.ledger, Phase::kOptimizer);
+    parts_.lookahead->update(index + 1, total_steps);
+  }
+  update_average(index + 1, total_steps, /*ends_epoch=*/false);
+}
+
+void Learner::end_epoch(int64_t step, int64_t total_steps) {
+  update_average(step, total_steps, /*ends_epoch=*/true);
+}
+
+void Learner::update_average(int64_t step, int64_t total_steps, bool ends_epoch) {
+  if (!parts_.average || !parts_.average->is_due(step, total_steps, ends_epoch)) return;
   Ledger::Scope scope(run_.ledger, Phase::kOptimizer);
-  if (parts_.lookahead) parts_.lookahead->update(index + 1, total_steps);
-  if (!parts_.average || !parts_.average->is_due(index + 1, total_steps, input_.epoch_steps()))
-    return;
   if (parts_.average->has_buffers()) broadcast_buffers();
   parts_.average->update();
 }

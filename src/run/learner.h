@@ -65,13 +65,15 @@ class Learner {
   }
   void begin();
   // A step, the run's number `index` from 0: set_rates(), then with other processes
-  // exchange_buffers(), run(), keep_buffers(), and at last average().
+  // exchange_buffers(), run(), keep_buffers(), and at last update_averages().
   void set_rates(int64_t index);
   void exchange_buffers() { buffers_->before_step(); }
   void run(DeviceBatch& batch, RunningMetrics& metrics);
   void keep_buffers(bool written_by_any);
   bool has_written_buffers() const { return buffers_ && buffers_->written(); }
   void update_averages(int64_t index, int64_t total_steps);
+  // After `step` steps, with which an epoch or the run ends. Collective.
+  void end_epoch(int64_t step, int64_t total_steps);
   // After the last step: the model ends with the averaged weights, if there are any.
   void keep_average();
   // Collective: all buffers are rank 0's, before they are evaluated or saved.
@@ -81,6 +83,7 @@ class Learner {
 
  private:
   PipelineSetup pipeline_setup();
+  void update_average(int64_t step, int64_t total_steps, bool ends_epoch);
 
   RunContext& run_;
   RunInput& input_;

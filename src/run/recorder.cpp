@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <span>
+#include <sstream>
 #include <utility>
 
 #include "record/class_results.h"
@@ -200,8 +201,14 @@ void Recorder::warn_once() {
   const GraphedStep* const graphed = learner_.graphed();
   if (graphed && !graphed->failure().empty() && !std::exchange(warned_ungraphed_, true))
     log_->warn("train.graph: using eager steps from here on: " + graphed->failure());
+  warn_of_skipped();
+}
+
+// The loader names fewer samples than it counts.
+void Recorder::warn_of_skipped() {
   const Loader& loader = input_.loader();
-  if (loader.skipped_count() != warned_train_)
+  const size_t count = loader.skipped_count();
+  if (count != std::exchange(skipped_, count))
     log_->warn_of_skipped(loader.skipped(), warned_train_);
 }
 
@@ -275,10 +282,9 @@ void Recorder::trace(int64_t step, bool ended_run) {
   if (!tracer_) return;
   const auto note = ended_run ? tracer_->finish(step) : tracer_->between_steps(step);
   if (!note) return;
-  if (note->is_warning)
-    log_->warn(note->text);
-  else
-    log_->note(note->text);
+  if (note->is_warning) return log_->warn(note->text);
+  std::istringstream lines(note->text);  // a note is one line
+  for (std::string line; std::getline(lines, line);) log_->note(line);
 }
 
 void Recorder::fill(TrainResult& result) {

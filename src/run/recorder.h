@@ -33,6 +33,8 @@ class Recorder {
                   const std::function<void()>& body);
   RunningMetrics& running() { return running_; }
   void after_step(const RunPosition& position);
+  // Names the samples that the loader has skipped since the last call.
+  void warn_of_skipped();
 
   // Reads the metrics of the steps since the last call. Collective. Fails with kRun if the loss is
   // not finite.
@@ -79,7 +81,8 @@ class Recorder {
   int64_t step_ = 0;        // in progress, for its histograms
   int64_t sound_step_ = 0;  // the last one up to which a finite loss was read
   bool has_stepped_ = false;
-  size_t warned_train_ = 0;  // skipped samples already named
+  size_t skipped_ = 0;       // samples that the loader had skipped when it was last asked
+  size_t warned_train_ = 0;  // of these, already named
   bool warned_uncompiled_ = false, warned_ungraphed_ = false, warned_overflow_ = false;
 };
 

@@ -25,6 +25,11 @@ inline bool is_due_at(const RunPosition& position, int64_t epochs, int64_t steps
          is_multiple(position.step, steps);
 }
 
+// Whether a run ends with its best weights, which it must therefore keep.
+inline bool restores_best(const TrainOptions& train) {
+  return train.early_stop > 0 && train.restore_best;
+}
+
 // A rank's votes after a step. The result of a vote: whether any rank says so.
 struct Votes {
   bool stop = false;        // a signal came

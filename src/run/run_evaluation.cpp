@@ -76,7 +76,9 @@ void WatchedMetric::observe(const Metrics& metrics, int64_t step) {
 
 void WatchedMetric::restart(const Metrics* first, int64_t step) {
   stopping_.load({});
-  if (first && !is_unknown(value_in(*first), *first)) stopping_.observe(value_in(*first), step);
+  changed_ = true;
+  new_best_ =
+      first && !is_unknown(value_in(*first), *first) && stopping_.observe(value_in(*first), step);
 }
 
 void WatchedMetric::visit(StateVisitor& visitor) {
@@ -191,12 +193,15 @@ double RunEvaluation::time(double seconds) {
   return passed() * std::max(1.0, ratio) * (learner_.average() ? 2 : 1);
 }
 
-std::optional<int64_t> RunEvaluation::best_to_restore(int64_t step) const {
-  const TrainOptions& train = run_.recipe.train;
+std::optional<int64_t> RunEvaluation::wanted_best() const {
   const int64_t best_step = best().best_step;
-  if (train.early_stop == 0 || !train.restore_best || best_step < 0 || best_step == step)
-    return std::nullopt;
-  return best_step;
+  return restores_best(run_.recipe.train) && best_step >= 0 ? std::optional(best_step)
+                                                            : std::nullopt;
+}
+
+std::optional<int64_t> RunEvaluation::best_to_restore(int64_t step) const {
+  const auto wanted = wanted_best();
+  return wanted == step ? std::nullopt : wanted;
 }
 
 void RunEvaluation::visit(StateVisitor& visitor) {
@@ -217,18 +222,20 @@ std::vector<std::string> RunEvaluation::reset_if_changed(const Checkpoint& check
   const bool same_images =
       images() == 0 || checkpoint.eval_images == 0 || checkpoint.eval_images == images();
   const bool trains = is_training_metric(recipe.train.monitor);
+  const bool higher = watched_->higher_is_better();
   const bool same_metric = saved.train.monitor == recipe.train.monitor &&
-                           is_maximized(saved.train) == is_maximized(recipe.train);
+                           is_maximized(saved.train, higher) == is_maximized(recipe.train, higher);
   const auto why = [&](bool same, const char* key) {
     return same ? fmt::format("the evaluation has {} images, and had {}", images(),
                               checkpoint.eval_images)
                 : std::string(key) + " has changed";
   };
   if (!same_metric || !(trains || same_images)) {
-    // The checkpoint's own evaluation counts, so that a worse one does not become the best.
     const int64_t step = checkpoint.position.step;
-    const bool has_one = !trains && same_images && is_done_at(step) && last_->metrics.weight() > 0;
-    watched_->restart(has_one ? &last_->metrics : nullptr, step);
+    if (same_images)
+      forget_best(step);
+    else
+      watched_->restart(nullptr, step);
     notes.push_back(why(same_metric, "train.monitor") + ": its best value is reset");
   }
   const bool same_plateau = saved.schedule.metric == recipe.schedule.metric;
@@ -237,6 +244,13 @@ std::vector<std::string> RunEvaluation::reset_if_changed(const Checkpoint& check
   notes.push_back(why(same_plateau, "schedule.metric") +
                   ": the schedule compares only later evaluations, and keeps its present rate");
   return notes;
+}
+
+// The checkpoint's own evaluation counts, so that a worse one does not become the best.
+void RunEvaluation::forget_best(int64_t step) {
+  const bool has_one = !is_training_metric(run_.recipe.train.monitor) && is_done_at(step) &&
+                       last_->metrics.weight() > 0;
+  watched_->restart(has_one ? &last_->metrics : nullptr, step);
 }
 
 // The cells of all ranks, padded with -1 to one length.

@@ -30,9 +30,11 @@ class WatchedMetric : public Observer {
   // Whether there was any value since the last call.
   bool take_changed() { return std::exchange(changed_, false); }
   bool should_stop() const { return stopping_.should_stop(); }
+  bool higher_is_better() const { return metric_.higher_is_better; }
   const EarlyStopping::State& best() const { return stopping_.state(); }
 
-  // Forgets all values; `first`, after `step` steps, counts as the first if it is given.
+  // Forgets all values; `first`, after `step` steps, counts as the first if it is given, and then
+  // as the best so far.
   void restart(const Metrics* first, int64_t step);
   void visit(StateVisitor& visitor);
 
@@ -69,6 +71,8 @@ class RunEvaluation {
   bool take_changed() { return std::exchange(changed_, false); }
   WatchedMetric& watched() const { return *watched_; }
   const EarlyStopping::State& best() const { return watched_->best(); }
+  // The step of the best weights, if the run restores these.
+  std::optional<int64_t> wanted_best() const;
   // The step whose weights the run is to end with; empty if it has them already.
   std::optional<int64_t> best_to_restore(int64_t step) const;
 
@@ -80,6 +84,9 @@ class RunEvaluation {
   // metric over the same images. Resets each that is not, and returns a line for it. `saved`: the
   // recipe of the run that wrote the checkpoint.
   std::vector<std::string> reset_if_changed(const Checkpoint& checkpoint, const Recipe& saved);
+  // After visit() of a run resumed at `step`: the best value so far is that of its last evaluation,
+  // if that is of this step.
+  void forget_best(int64_t step);
 
  private:
   bool classifies() const;

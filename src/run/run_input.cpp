@@ -105,6 +105,17 @@ int64_t RunInput::place_after(const DeviceBatch& batch, const RunPosition& at) c
   return feed_.feeder.holds() ? at.batch + 1 : batch.place + 1;
 }
 
+void RunInput::fail_all_skipped() {
+  const std::vector<SkippedSample> skipped = feed_.loader.skipped();
+  const bool knows = !skipped.empty();  // this rank may have had no sample
+  fail(ErrorKind::kData,
+       "all samples of an epoch were skipped" +
+           (knows ? ", the first because: " + skipped.front().reason : ""),
+       knows ? skipped.front().name : run_.recipe.data.source,
+       "Check that data.source is there and readable: data.on_error=skip is for a few broken "
+       "samples");
+}
+
 at::Tensor RunInput::first_images(int64_t wanted) {
   const std::unique_ptr<InputFeed> all(run_.group ? new InputFeed(make_feed(Shard())) : nullptr);
   Feeder& from = (all ? *all : feed_).feeder;

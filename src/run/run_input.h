@@ -30,6 +30,8 @@ class RunInput {
   void begin_epoch(const RunPosition& at);
   // The index of the batch after this one in the epoch, counting those that the loader skipped.
   int64_t place_after(const DeviceBatch& batch, const RunPosition& at) const;
+  // Fails with kData naming the first sample that was skipped.
+  [[noreturn]] void fail_all_skipped();
   // About as many of the first training images as wanted, the same for any world size.
   at::Tensor first_images(int64_t wanted);
 

@@ -77,7 +77,7 @@ MetricsRecord RunLog::record(const std::string& kind, const RunPosition& positio
   MetricsRecord record;
   record.kind = kind;
   record.step = position.step;
-  record.epoch = double(position.step) / double(epoch_steps_);
+  record.epoch = double(position.epoch) + double(position.batch) / double(epoch_steps_);
   record.samples = position.samples;
   record.time_s = time_s();
   record.memory_peak_bytes = memory_peak_bytes();

@@ -220,7 +220,8 @@ std::vector<OptionRow> checkpoint_rows() {
       integer(SATURATE_OPTION(checkpoint.keep), {1, 1 << 20}, "checkpoints",
               "How many of the newest checkpoints are kept."),
       flag(SATURATE_OPTION(checkpoint.keep_best),
-           "Saves whenever train.monitor improves, and keeps that checkpoint too."),
+           "Saves whenever train.monitor improves, and keeps that checkpoint too; with "
+           "train.early_stop and train.restore_best always."),
   };
 }
 

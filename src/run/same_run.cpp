@@ -81,8 +81,9 @@ void require_same_versions(const Checkpoint& saved, const std::vector<ObjectVers
 constexpr std::string_view kBatchKeys[] = {"seed", "train.batch"};
 // Which tensors a checkpoint holds, and their shapes. A section stands for its keys.
 constexpr std::string_view kTensorKeys[] = {
-    "model.",         "augment.size",  "optimizer.name", "optimizer.momentum", "optimizer.freeze",
-    "precision.mode", "schedule.name", "train.ema",      "train.lookahead",    "train.task"};
+    "model.",           "augment.size",    "optimizer.name", "optimizer.momentum",
+    "optimizer.freeze", "precision.mode",  "schedule.name",  "train.ema",
+    "train.swa",        "train.lookahead", "train.task"};
 
 // "KEY is A, and was B in the run to resume" for all of `keys` that differ; empty if none does.
 std::string changes_of(std::span<const std::string_view> keys, const Recipe& saved,

@@ -2,13 +2,27 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <utility>
 
 #include "run/staged_copy.h"
 #include "saturate/data/error.h"
+#include "saturate/group.h"
 #include "saturate/progress.h"
 
 namespace saturate {
+namespace {
+
+// Between two collectives of ranks that wait: shorter than any distributed.timeout_s.
+constexpr std::chrono::milliseconds kVoteEvery{250};
+
+CheckpointOptions with_best_kept(const Recipe& recipe) {
+  CheckpointOptions options = recipe.checkpoint;
+  options.keep_best = options.keep_best || restores_best(recipe.train);
+  return options;
+}
+
+}  // namespace
 
 Saver::Saver(RunContext& run, Recorder& recorder, const RunEvaluation& evaluation,
              std::function<Checkpoint()> snapshot)
@@ -16,7 +30,8 @@ Saver::Saver(RunContext& run, Recorder& recorder, const RunEvaluation& evaluatio
       recorder_(recorder),
       evaluation_(evaluation),
       snapshot_(std::move(snapshot)),
-      store_(run.env, run.options.out + "/checkpoints", run.recipe.checkpoint, run.is_first()),
+      when_(with_best_kept(run.recipe)),
+      store_(run.env, run.options.out + "/checkpoints", when_, run.is_first()),
       writer_(run.env, store_, make_staged_copy(run.device)),
       saved_ns_(run.env.now_ns()) {}
 
@@ -44,18 +59,29 @@ std::vector<std::string> Saver::begin_branch(std::vector<TextFile>& files) {
   return store_.begin(resumed_from_, &files);
 }
 
+bool Saver::find_best(int64_t step) {
+  found_best_.clear();
+  found_best_step_ = step;
+  try {
+    if (run_.is_first()) found_best_ = store_.path_before(resumed_from_, step);
+  } catch (const Error&) {  // it is not to be had
+  }
+  if (run_.group) found_best_ = run_.group->text_of_first(found_best_);
+  return !found_best_.empty();
+}
+
 void Saver::note_best() {
-  best_unsaved_ = run_.recipe.checkpoint.keep_best;
+  best_unsaved_ = when_.keep_best;
   best_lost_ = false;
+  found_best_.clear();
 }
 
 bool Saver::vote(const RunPosition& position, bool voted) {
-  const CheckpointOptions& when = run_.recipe.checkpoint;
-  const bool by_count = is_due_at(position, when.every, when.every_steps);
+  const bool by_count = is_due_at(position, when_.every, when_.every_steps);
   save_due_ = save_due_ ||
               (run_.options.save && unsaved_ &&
-               (by_count || (when.every_minutes > 0 &&
-                             double(run_.env.now_ns() - saved_ns_) >= when.every_minutes * 60e9)));
+               (by_count || (when_.every_minutes > 0 &&
+                             double(run_.env.now_ns() - saved_ns_) >= when_.every_minutes * 60e9)));
   const bool own = best_unsaved_ || save_due_;
   if (!run_.group) return own;
   const bool may_be_due = best_unsaved_ || voted || by_count;
@@ -66,13 +92,13 @@ void Saver::save(int64_t step, bool wait) {
   if (!run_.options.save) return;
   Ledger::Scope scope(run_.ledger, Phase::kCheckpoint);
   if (writer_.busy() && !best_unsaved_ && !wait) return;
-  settle();
+  settle_together();
   if (evaluation_.best().best_step != step) retry_best();
   Checkpoint now = snapshot_();
   save_due_ = best_unsaved_ = best_lost_ = unsaved_ = false;
   if (run_.is_first()) writer_.start(std::move(now));
   saved_ns_ = run_.env.now_ns();
-  if (!run_.recipe.checkpoint.background && !wait) settle();
+  if (!when_.background && !wait) settle_together();
 }
 
 void Saver::poll() {
@@ -83,10 +109,16 @@ void Saver::settle() {
   if (const auto outcome = writer_.wait()) report(*outcome);
 }
 
+// Rank 0 writes, which may take longer than the others may wait in one collective.
+void Saver::settle_together() {
+  while (run_.group && run_.first_says(writer_.busy(kVoteEvery))) {
+  }
+  settle();
+}
+
 // The run continues without a checkpoint that cannot be written.
 void Saver::report(const CheckpointWriter::Outcome& outcome) {
-  const bool best =
-      run_.recipe.checkpoint.keep_best && outcome.step == evaluation_.best().best_step;
+  const bool best = when_.keep_best && outcome.step == evaluation_.best().best_step;
   if (best) best_lost_ = bool(outcome.error);
   if (!outcome.error) {
     last_ = outcome.path;
@@ -104,7 +136,7 @@ void Saver::report(const CheckpointWriter::Outcome& outcome) {
 }
 
 void Saver::save_last(int64_t step) {
-  settle();
+  settle_together();
   if (run_.first_says(unsaved_)) save(step, /*wait=*/true);
   Ledger::Scope scope(run_.ledger, Phase::kCheckpoint);
   const auto outcome = writer_.wait();
@@ -113,21 +145,29 @@ void Saver::save_last(int64_t step) {
   report(*outcome);
 }
 
-// Saves the best weights again if their save failed, before the writer receives others.
+// Saves the best weights again if their save failed, before the writer receives others. Only rank 0
+// knows whether it did.
 void Saver::retry_best() {
-  if (!best_lost_) return;
   Ledger::Scope scope(run_.ledger, Phase::kCheckpoint);
-  writer_.restart();
-  report(*writer_.wait());
+  if (best_lost_) writer_.restart();
+  settle_together();
+}
+
+std::string Saver::best_path(int64_t best_step) const {
+  return best_step == found_best_step_ && !found_best_.empty() ? found_best_
+                                                               : store_.path_of(best_step);
 }
 
 std::optional<Checkpoint> Saver::read_best(int64_t best_step) {
-  settle();
+  settle_together();
   retry_best();
+  const std::string path = best_path(best_step);
   Checkpoint best;
   std::string problem;
   try {
-    if (run_.is_first()) best = store_.read(best_step);
+    if (run_.is_first())
+      best = path == store_.path_of(best_step) ? store_.read(best_step)
+                                               : read_checkpoint(run_.env, path);
   } catch (const Error& error) {
     problem = fmt::format("{} ({})", error.reason(), error.where());
   }
@@ -138,7 +178,7 @@ std::optional<Checkpoint> Saver::read_best(int64_t best_step) {
                       best_step, problem));
     return std::nullopt;
   }
-  if (!run_.is_first()) best = read_checkpoint(run_.env, store_.path_of(best_step));
+  if (!run_.is_first()) best = read_checkpoint(run_.env, path);
   return best;
 }
 

@@ -26,6 +26,10 @@ class Saver {
   // says so to `files`.
   std::vector<std::string> begin_branch(std::vector<TextFile>& files);
 
+  // Whether the checkpoint of the best weights of a resumed run, those of `step`, is there: in the
+  // folder of the one that it resumed from. Collective.
+  bool find_best(int64_t step);
+
   // The run has changed since its last checkpoint; note_best(): its weights are the best so far.
   void note_change() { unsaved_ = true; }
   void note_best();
@@ -40,7 +44,7 @@ class Saver {
   void save(int64_t step, bool wait);
   // Reports the save in progress if it has ended.
   void poll();
-  // Waits for the save in progress, and reports it.
+  // Waits for the save in progress, and reports it. Not collective: for a run that fails.
   void settle();
   // The last checkpoint, whose failure is the run's. Collective.
   void save_last(int64_t step);
@@ -48,21 +52,27 @@ class Saver {
   // The checkpoint of the best weights, at that step; empty, with a warning, if rank 0 cannot read
   // it. Collective.
   std::optional<Checkpoint> read_best(int64_t best_step);
+  // Its file.
+  std::string best_path(int64_t best_step) const;
   const CheckpointStore& store() const { return store_; }
   // The last one written; empty: none.
   const std::string& last() const { return last_; }
 
  private:
   void report(const CheckpointWriter::Outcome& outcome);
+  void settle_together();
   void retry_best();
 
   RunContext& run_;
   Recorder& recorder_;
   const RunEvaluation& evaluation_;
   const std::function<Checkpoint()> snapshot_;
+  const CheckpointOptions when_;  // with the best ones kept if the run restores these
   CheckpointStore store_;
   CheckpointWriter writer_;
   std::string resumed_from_;
+  std::string found_best_;  // by find_best(), until there is a better one
+  int64_t found_best_step_ = -1;
   std::string last_;
   bool unsaved_ = true, save_due_ = false;
   bool best_unsaved_ = false;  // these weights are the best, and their save has not begun

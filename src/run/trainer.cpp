@@ -42,6 +42,7 @@ void Trainer::State::begin() {
   if (run.streams) run.streams->skip_interval();
   run.ledger.time_on(device_phases.get());  // of the run, not of what came before it
   recorder.trace(position.step, /*ended_run=*/false);
+  note_evaluation();  // the checkpoint's own, if it became the best when the best value was reset
   between_steps();
   if (!ended && position.step >= total_steps) ended = RunEnd::kDone;
 }
@@ -54,7 +55,8 @@ bool Trainer::State::make_step() {
     DeviceBatch batch;
     if ((made = next_batch(batch))) {
       train_batch(batch);
-      if (position.batch < input.epoch_steps()) between_steps();  // else once the epoch is closed
+      // At the end of an epoch, or of the run, once the epoch is closed.
+      if (position.batch < input.epoch_steps() && position.step < total_steps) between_steps();
     }
     const bool is_last = position.step >= total_steps;
     bool is_whole = !made || position.batch >= input.epoch_steps();
@@ -69,6 +71,7 @@ bool Trainer::State::make_step() {
 // False if the epoch has no more.
 bool Trainer::State::next_batch(DeviceBatch& batch) {
   if (!std::exchange(in_epoch, true)) {
+    first_batch = position.batch;
     recorder.log().begin_epoch(position);
     input.begin_epoch(position);
   }
@@ -136,29 +139,40 @@ Votes Trainer::State::votes() {
 void Trainer::State::end_epoch(bool is_whole) {
   input.feeder().stop();
   in_epoch = false;
+  recorder.warn_of_skipped();
   if (is_whole) {
     ++position.epoch;
     position.batch = 0;
     saver.note_change();
   }
+  learner.end_epoch(position.step, total_steps);
   if (const auto metrics = recorder.close_epoch(position)) {
     result.train = metrics;
     note_evaluation();
+  } else if (is_whole && first_batch == 0) {
+    input.fail_all_skipped();  // the next epoch would be no better
   }
   between_steps();
   if (!ended && position.step >= total_steps) ended = RunEnd::kDone;
 }
 
 // Everything due after a step or an epoch. Due dates depend on the position alone, so that a
-// resumed run does all that was due when the run was interrupted.
+// resumed run does all that was due when the run was interrupted. A complete run has done it, and
+// its final weights may be those of another step.
 void Trainer::State::between_steps() {
-  if (evaluation.is_due(position)) evaluate();
+  if (!final_weights && evaluation.is_due(position)) evaluate();
   saver.poll();
   if (saver.vote(position, last_votes.save)) saver.save(position.step, /*wait=*/false);
   note_end();
 }
 
+// A loss that is not finite fails the run before its weights are evaluated, also if no record is
+// due: otherwise the evaluation would end it early, with other weights.
 void Trainer::State::evaluate(bool counts) {
+  {
+    Ledger::Scope host(run.ledger, Phase::kHost);
+    recorder.read_metrics(position);
+  }
   if (!evaluation.run(position, counts)) last_votes.stop = true;
   note_evaluation();
 }
@@ -183,11 +197,10 @@ void Trainer::State::note_end() {
     ended = RunEnd::kTimeLimit;
 }
 
-void Trainer::State::finish() {
-  input.feeder().stop();
-  recorder.trace(position.step, /*ended_run=*/true);
+// The last evaluation, and the weights to end with, of a run that was not interrupted.
+void Trainer::State::end_training() {
   const auto is_at_its_end = [&] { return ended == RunEnd::kDone || ended == RunEnd::kEarlyStop; };
-  if (ended != RunEnd::kInterrupted) evaluate(/*counts=*/is_at_its_end());
+  evaluate(/*counts=*/is_at_its_end());
   if (run.any(run.options.should_stop())) ended = RunEnd::kInterrupted;  // maybe in that one
   // A run that can be resumed keeps its last weights.
   if (is_at_its_end()) {
@@ -199,9 +212,18 @@ void Trainer::State::finish() {
     if (!is_finished()) saver.note_change();
     final_weights = true;
   }
+}
+
+void Trainer::State::finish() {
+  // Interrupted while a read hangs, the loader may not stop: then the run is saved first.
+  const bool was_interrupted = ended == RunEnd::kInterrupted;
+  if (!was_interrupted) input.feeder().stop();
+  recorder.trace(position.step, /*ended_run=*/true);
+  if (!was_interrupted) end_training();
   recorder.record_steps(position);
   saver.save_last(position.step);
   recorder.log().end({position, *ended, evaluation.last()});
+  if (was_interrupted) input.feeder().stop();
   learner.keep_average();
 
   result.end = *ended;
@@ -230,8 +252,7 @@ void Trainer::State::restore_best() {
   if (!best_step) return;
   auto best = saver.read_best(*best_step);
   if (!best) return;
-  StateVisitor visitor(StateVisitor::Purpose::kRestoreBest, *best,
-                       saver.store().path_of(*best_step));
+  StateVisitor visitor(StateVisitor::Purpose::kRestoreBest, *best, saver.best_path(*best_step));
   visit(visitor);
   saver.note_change();
   if (!evaluation.last()) evaluate(/*counts=*/false);

@@ -117,6 +117,7 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
     learner.join();
   }
   result.was_finished = run.options.resume && is_finished();
+  if (run.options.resume && !result.was_finished) reset_lost_best(notes);
   if (!result.was_finished && run.options.save) saver.require_room(learner.checkpoint_bytes());
   if (!result.was_finished) open_folder(asked, std::move(notes));
   if (run.folder) run.folder->keep();
@@ -144,6 +145,17 @@ std::vector<std::string> Trainer::State::resume() {
   steps_made = position.step;
   saver.resumed_from(path);
   return evaluation.reset_if_changed(checkpoint, saved);
+}
+
+// A best value is no use if its weights cannot be restored: no later value might beat it.
+void Trainer::State::reset_lost_best(std::vector<std::string>& notes) {
+  const auto step = evaluation.wanted_best();
+  if (!step || saver.find_best(*step)) return;
+  notes.push_back(
+      fmt::format("the checkpoint of the best weights, of step {}, is lost: train.monitor's best "
+                  "value is reset",
+                  *step));
+  evaluation.forget_best(position.step);
 }
 
 void Trainer::State::require_same_run() {

@@ -18,6 +18,7 @@ struct Trainer::State {
   // Before the first step: trainer_setup.cpp. Returns lines for the log, which is opened later.
   std::vector<std::string> resume();
   void require_same_run();
+  void reset_lost_best(std::vector<std::string>& notes);
   void open_folder(const Recipe& asked, std::vector<std::string> notes);
   void introduce(const Recipe& asked);
 
@@ -33,6 +34,7 @@ struct Trainer::State {
   void evaluate(bool counts = true);
   void note_evaluation();
   void note_end();
+  void end_training();
   void finish();
   void restore_best();
   bool is_finished() const;
@@ -59,6 +61,7 @@ struct Trainer::State {
   std::string resumed_from;    // the checkpoint's path
   bool final_weights = false;  // as Checkpoint's
   bool has_begun = false, in_epoch = false, is_over = false;
+  int64_t first_batch = 0;  // of the present epoch in this process; 0 if it did not resume within
   std::optional<RunEnd> ended;
   TrainResult result;
 };

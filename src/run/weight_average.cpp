@@ -6,10 +6,12 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "run/checkpoint.h"
+#include "saturate/data/error.h"
 
 namespace saturate {
 namespace {
@@ -44,9 +46,9 @@ WeightAverage::WeightAverage(Model& model, const TrainOptions& options)
     for (auto& buffer : model.buffers()) tensors_.push_back(std::move(buffer));
 }
 
-bool WeightAverage::is_due(int64_t step, int64_t steps, int64_t epoch_steps) const {
-  if (options_.swa == 0) return true;
-  return double(step) >= options_.swa * double(steps) && (step % epoch_steps == 0 || step == steps);
+bool WeightAverage::is_due(int64_t step, int64_t steps, bool ends_epoch) const {
+  if (options_.swa == 0) return !ends_epoch;
+  return ends_epoch && double(step) >= options_.swa * double(steps);
 }
 
 void WeightAverage::update() {
@@ -100,8 +102,15 @@ void WeightAverage::load_state(const std::vector<NamedTensor>& state, const std:
   averages_.clear();
   averaged_ = 0;
   if (state.empty()) return;
+  const bool is_swa = options_.swa > 0;
+  if (is_swa !=
+      std::ranges::any_of(state, [](const auto& each) { return each.name == kAveragedCount; }))
+    fail(ErrorKind::kRun,
+         is_swa ? "the checkpoint has the average of train.ema, and the run has train.swa"
+                : "the checkpoint has the average of train.swa, and the run has train.ema",
+         where, "Set only the one that it had, or neither");
   averages_ = loaded_like(tensors_, state, where);
-  if (options_.swa == 0) return;
+  if (!is_swa) return;
   const std::vector<NamedTensor> count = {{kAveragedCount, at::zeros({}, at::kLong)}};
   averaged_ = loaded_like(count, state, where)[0].item<int64_t>();
 }

@@ -30,8 +30,9 @@ class WeightAverage {
   // `model` must outlive this.
   WeightAverage(Model& model, const TrainOptions& options);
 
-  // Whether an update follows step `step` of `steps`, counted from 1.
-  bool is_due(int64_t step, int64_t steps, int64_t epoch_steps) const;
+  // To be asked after each step, number `step` of `steps` from 1, and again with `ends_epoch` once
+  // an epoch or the run has ended with it: whether an update is due.
+  bool is_due(int64_t step, int64_t steps, bool ends_epoch) const;
   // Whether buffers are averaged too: then they must be equal on all ranks before an update.
   bool has_buffers() const { return tensors_.size() > parameters_; }
   // One fused operation over all tensors; does not wait for a device.
@@ -58,8 +59,8 @@ class WeightAverage {
 
   // The averaged tensors by name, empty before the first update; they share storage.
   std::vector<NamedTensor> state() const;
-  // Loads what state() returned. Fails with kRun naming `where` and the tensor that is missing or
-  // has another shape.
+  // Loads what state() returned. Fails with kRun naming `where` if it is of the other kind of
+  // average, and then also the tensor that is missing or has another shape.
   void load_state(const std::vector<NamedTensor>& state, const std::string& where);
 
  private:
