@@ -15,7 +15,7 @@ def main():
     accelerator = accelerate.Accelerator(cpu=True)
     augment = v2.Compose([v2.RandomResizedCrop(64), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     dataset = torchvision.datasets.ImageFolder(sys.argv[1], augment)
-    loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=1, persistent_workers=True,
+    loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=2, persistent_workers=True,
                                          drop_last=True)
     # A wide head, so that the optimizer has something to do.
     model = torch.nn.Sequential(torchvision.models.squeezenet1_1(), torch.nn.ReLU(), torch.nn.Linear(1000, 8000),

@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 
 parser = argparse.ArgumentParser()
 parser.add_argument("folder")
-parser.add_argument("--workers", type=int, default=1)
+parser.add_argument("--workers", type=int, default=2)
 options = parser.parse_args()
 
 augment = v2.Compose([v2.RandomResizedCrop(64), v2.RandomHorizontalFlip(), v2.ToImage(),

@@ -28,7 +28,7 @@ class Classifier(lightning.LightningModule):
 def main():
     augment = v2.Compose([v2.RandomResizedCrop(64), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     dataset = torchvision.datasets.ImageFolder(sys.argv[1], augment)
-    loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=1, persistent_workers=True,
+    loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=2, persistent_workers=True,
                                          drop_last=True)
     trainer = lightning.Trainer(max_epochs=1000, accelerator="cpu", logger=False, enable_checkpointing=False,
                                 enable_progress_bar=False, enable_model_summary=False)
