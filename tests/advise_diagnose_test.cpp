@@ -110,7 +110,7 @@ TEST_F(Diagnosing, MeasurementsShareTheIndexOfTheSource) {
   DiagnoseOptions asked = options(1);
   asked.tries = {"data.cache=ram"};
   asked.wanted = [](const WhatIf& what_if) { return what_if.text() == "data.cache=ram"; };
-  for (const std::string index : {dir / "x.points", std::string("off")}) {
+  for (const std::string& index : {dir / "x.points", std::string("off")}) {
     asked.folder = dir / ("runs of " + index.substr(index.rfind('/') + 1));
     found = measure(env,
                     recipe_with({source, "augment.crop=random_resized", "data.decode=fast",
