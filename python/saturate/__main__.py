@@ -93,6 +93,9 @@ def main() -> int:
     except Error as failure:
         print(f"saturate: error: {failure}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("saturate: interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -155,8 +155,10 @@ def conclude(session: Session, not_found: Sequence[str] = ()) -> Diagnosis:
     uncertain = [each for each in measured if each.may_be_worth()]
     idle = [each for each in measured if not each.is_worth() and not each.may_be_worth()]
     enough = math.ceil(session.needed_s() / 30) * 30
-    why = f"give {enough} seconds or more" if session.is_complete else "the script ended"
-    skipped = [(each.name, each.skipped or f"{NO_TIME}: {why}") for each in results if not each.gain]
+    why = f"{NO_TIME}: " + (f"give {enough} seconds or more" if session.is_complete else session.ended)
+    skipped = [(each.name, each.skipped or why) for each in results if not each.gain]
+    if not session.results and not session.is_complete:
+        skipped.append(("all causes", why))
     is_short = any(why.startswith(NO_TIME) for _, why in skipped) or session.pace is None
     found = causes(worth)
     if not (worth or uncertain or is_short):

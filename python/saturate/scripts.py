@@ -259,6 +259,10 @@ def diagnose_script(path: str, arguments: Sequence[str], *, seconds: Optional[fl
             run_script(path, arguments, source)
     except Finished:
         pass
+    except KeyboardInterrupt:
+        if loop.session is None:
+            raise
+        loop.session.ended = "it was interrupted"
     except (Exception, SystemExit) as end:
         if is_failure(end):
             current = loop.session.current if loop.session else None

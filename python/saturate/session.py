@@ -64,7 +64,8 @@ class Session:
         self.pace: Optional[Pace] = None      # of the loop as it is
         self.held_gain = self.loading_gain = Gain(1.0, 0.0, float("inf"))
         self.start_share = 0.0                # of an epoch, until its first batch
-        self.is_complete = False              # False: the loop ended early
+        self.is_complete = False              # False: the loop ended early, since
+        self.ended = "the script ended"
         self._each_s = 0.0                    # that the latest first measurement of a change took
 
     def run(self) -> NoPace:

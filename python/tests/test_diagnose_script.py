@@ -222,6 +222,22 @@ def test_a_script_that_ends_early_is_undecided(script, tmp_path):
     assert json.loads((tmp_path / "found.json").read_text())["verdict"] == "undecided"
 
 
+@pytest.mark.parametrize("steps, measured", [(2, False), (30, True)])
+def test_ctrl_c_keeps_what_was_measured(script, tmp_path, steps, measured):
+    path = tmp_path / "interrupted.py"
+    path.write_text(SCRIPT.replace("            optimizer.step()\n", f"""            optimizer.step()
+            main.steps = getattr(main, "steps", 0) + 1
+            if main.steps == {steps}:
+                raise KeyboardInterrupt
+"""))
+    done = run("diagnose", path, 1000)
+    if measured:
+        assert done.returncode == 0 and "it was interrupted" in done.stdout and "undecided" in done.stdout
+    else:
+        assert done.returncode == 130 and done.stderr.endswith("saturate: interrupted\n")
+    assert "Traceback" not in done.stderr
+
+
 def test_errors(script, tmp_path):
     result = run("diagnose", tmp_path / "none.py")
     assert result.returncode == 2 and result.stderr.startswith("saturate: error: there is no such script")

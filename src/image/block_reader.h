@@ -38,7 +38,7 @@ constexpr std::array<uint8_t, 256> kZigzag = [] {
 struct BitReader {
   const uint8_t* at = nullptr;
   const uint8_t* end = nullptr;
-  uint64_t next = 0;  // left-aligned
+  uint64_t next = 0;   // left-aligned
   uint32_t count = 0;  // number of valid bits
 
   // Afterwards at least 56 bits are available. REQUIRES: at most 700 bits since refill_safe().
