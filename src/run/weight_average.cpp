@@ -99,16 +99,17 @@ std::vector<NamedTensor> WeightAverage::state() const {
 }
 
 void WeightAverage::load_state(const std::vector<NamedTensor>& state, const std::string& where) {
-  averages_.clear();
-  averaged_ = 0;
-  if (state.empty()) return;
   const bool is_swa = options_.swa > 0;
-  if (is_swa !=
-      std::ranges::any_of(state, [](const auto& each) { return each.name == kAveragedCount; }))
+  const bool counts =
+      std::ranges::any_of(state, [](const auto& each) { return each.name == kAveragedCount; });
+  if (!state.empty() && counts != is_swa)
     fail(ErrorKind::kRun,
          is_swa ? "the checkpoint has the average of train.ema, and the run has train.swa"
                 : "the checkpoint has the average of train.swa, and the run has train.ema",
          where, "Set only the one that it had, or neither");
+  averages_.clear();
+  averaged_ = 0;
+  if (state.empty()) return;
   averages_ = loaded_like(tensors_, state, where);
   if (!is_swa) return;
   const std::vector<NamedTensor> count = {{kAveragedCount, at::zeros({}, at::kLong)}};
