@@ -58,9 +58,10 @@ def test_a_script_of_another_version_is_an_error(tmp_path):
 
 
 def test_the_table():
-    rows = [{"loop": "bare", "fault": None, "first": None, "predicted": None, "low": None, "high": None,
-             "median": None, "right": True},
-            {"loop": "bare", "fault": "threads", "first": "prefetch", "predicted": 1.256, "low": 1.1, "high": 1.4,
-             "median": 3.0, "right": False}]
+    rows = [{"loop": "bare", "fault": None, "verdict": "healthy", "first": None, "predicted": None, "low": None,
+             "high": None, "median": None, "right": True, "traceml": "COMPUTE_BOUND"},
+            {"loop": "bare", "fault": "threads", "verdict": "cause", "first": "prefetch", "predicted": 1.256,
+             "low": 1.1, "high": 1.4, "median": 3.0, "right": False, "traceml": None}]
     assert python_faults.table(rows).splitlines()[2:] == [
-        "| bare | nothing | none |  |  | yes |", "| bare | threads | prefetch | 1.26 [1.10, 1.40] | 3.00 | no |"]
+        "| bare | nothing | healthy |  |  | yes | COMPUTE_BOUND |",
+        "| bare | threads | prefetch | 1.26 [1.10, 1.40] | 3.00 | no |  |"]

@@ -8,7 +8,8 @@ import time
 from socket import socket
 
 SCRIPT = """
-import saturate, sys
+import saturate, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as it is not in the background of a script
 print("begins", flush=True)
 try:
     saturate.Loader(sys.argv[1], batch=4, size=8, options={"data.timeout_s": 60})
