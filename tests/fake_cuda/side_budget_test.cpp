@@ -26,8 +26,8 @@ int64_t most(const HostRun& run, Count count) {
   return found;
 }
 
-// At its beginning and end: for the stages in progress, and for its results (metrics and answers by
-// class), which are copied to pageable memory.
+// At its beginning and end: for the stages in progress, for the losses of the steps before it, and
+// for its results (metrics and answers by class); the latter two are copied to pageable memory.
 TEST_F(SideBudget, AnEvaluationsWaitsDoNotDependOnItsBatches) {
   for (const int images : {20, 200}) {
     SCOPED_TRACE(std::to_string(images) + " images");
@@ -40,8 +40,8 @@ TEST_F(SideBudget, AnEvaluationsWaitsDoNotDependOnItsBatches) {
     const Counts& evaluated = run.steps[11];
     std::printf("%-24s %s\n", "Evaluation", to_text(evaluated).c_str());
     EXPECT_GE(of(evaluated, Count::kTwins), images / 10) << "this step has an evaluation";
-    EXPECT_LE(of(evaluated, Count::kWaits), 7) << run.sites;
-    EXPECT_LE(of(evaluated, Count::kPageableCopies), 2) << run.sites;
+    EXPECT_LE(of(evaluated, Count::kWaits), 9) << run.sites;
+    EXPECT_LE(of(evaluated, Count::kPageableCopies), 3) << run.sites;
   }
 }
 
