@@ -230,6 +230,7 @@ TEST_F(TensorRun, TwoRanksAreOne) {
     Trainer(Env::posix(), table(), own).run();
   });
   const Checkpoint a = last("one"), b = last("two");
+  ASSERT_EQ(b.position.step, a.position.step);
   for (size_t i = 0; i < a.model.size(); ++i)
     EXPECT_LE((a.model[i].tensor - b.model[i].tensor).abs().max().item<double>(), 1e-3);
   const Metrics &found = b.evaluation->metrics, &expected = *one.eval;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/mutex.h"
 #include "record/metrics.h"
 #include "reduce/data_parallel.h"
 #include "run/checkpoint.h"
@@ -105,6 +106,9 @@ TrainingParts make_training_parts(const ModelInput& input, Recipe& recipe, const
                                   const std::function<void(Model&)>& fill, Group* group,
                                   const OwnParts& own) {
   TrainingParts parts;
+  // All runs of a process draw from its one generator: not while another one draws its weights.
+  static Mutex drawing;
+  MutexLock lock(drawing);
   // Before the draws that count: what follows them is the same for any number of replicas.
   std::vector<Replica> replicas;
   for (const at::Device& other : other_devices(recipe, device)) {
@@ -113,6 +117,7 @@ TrainingParts make_training_parts(const ModelInput& input, Recipe& recipe, const
   }
   at::manual_seed(recipe.seed);
   std::unique_ptr<Model> made = own.model ? nullptr : make_model(recipe.model, input);
+  lock.unlock();
   Model& first = own.model ? *own.model : *made;
   if (fill) fill(first);
   first.to(device, recipe.train.channels_last);
