@@ -213,7 +213,8 @@ def test_settings_that_cannot_be_read_are_skipped(monkeypatch):
 
 def test_an_error_comes_before_a_change_with_a_price():
     class Session:
-        start_share, pace = 0.0, None
+        start_share, pace, is_complete = 0.0, None, True
+        needed_s = staticmethod(lambda: 60.0)
         results = [WhatIf("autocast-bf16", Remedy(""), is_trade=True, gain=Gain(3, 2, 4)),
                    WhatIf("data-loading", Remedy(""), gain=Gain(1.3, 1.2, 1.4)),
                    WhatIf("data-loading", Remedy("four"), gain=Gain(1.5, 1.4, 1.6)),
