@@ -155,7 +155,7 @@ class Session:
         open_ = self._unmeasured()
         for number, each in enumerate(open_):
             left = self._left() - (1 - share) * self.seconds
-            if left <= self._each_s:
+            if left <= self._each_s / 2:
                 return open_[:number]
             begin = self._clock()
             self._report(f"measuring {each.name}, {self._left():.0f} s left")

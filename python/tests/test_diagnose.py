@@ -110,6 +110,16 @@ def test_slow_steps_with_many_batches_ahead_are_measured_in_time():
     assert len(found.causes + found.uncertain + found.idle) >= 1
 
 
+@pytest.mark.parametrize("compute, seconds, measured", [(0.02, (0, 75), 3), (1, (60, 330), 3), (60, (60, 4000), 0)])
+def test_a_diagnosis_takes_as_long_as_its_changes(compute, seconds, measured):
+    loop = Loop(compute=compute)
+    found = loop.diagnose(seconds=None, only=["fused-optimizer", "batch-size", "channels-last"])
+    assert seconds[0] < loop.clock.now < seconds[1]
+    assert len(found.causes + found.uncertain + found.idle) >= measured
+    assert all("give" in why and "seconds or more" in why for _, why in found.skipped) and bool(found.skipped) == (
+        not measured)
+
+
 def test_what_was_loaded_ahead_is_no_gain():
     """Batches that workers loaded during a rest do not count, if the loader is the limit."""
     turns, arm = Turns(lambda: None, Clock()), Arm(lambda: itertools.repeat(torch.zeros(8, 1)))
