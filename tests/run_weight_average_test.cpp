@@ -4,7 +4,6 @@
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/lerp.h>
 #include <ATen/ops/zeros.h>
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "tests/formula.h"
 #include "tests/paths.h"
 #include "tests/reduce_testing.h"
+#include "tests/saving_testing.h"
 #include "tests/trainer_testing.h"
 
 namespace saturate {
@@ -181,6 +181,7 @@ TEST(WeightAverage, RefusesTheOtherKindsState) {
             "the checkpoint has the average of train.swa, and the run has train.ema");
 }
 
+using testing::file_of;
 using testing::run_ranks;
 using testing::saving_options;
 using testing::TempDir;
@@ -199,10 +200,6 @@ Recipe averaging_recipe() {
   return recipe;
 }
 
-std::string file_at(const std::string& run, int step) {
-  return fmt::format("{}/checkpoints/step-{:08}.safetensors", run, step);
-}
-
 std::map<std::string, at::Tensor> by_name(const std::vector<NamedTensor>& tensors) {
   std::map<std::string, at::Tensor> named;
   for (const auto& [name, tensor] : tensors) named[name] = tensor;
@@ -215,22 +212,22 @@ TEST(StochasticAverage, EqualsTheMeanOfTheWeightsAtEpochEndsAlsoIfResumed) {
   const Recipe recipe = averaging_recipe();
   const TrainResult result = Trainer(env, recipe, saving_options(dir / "run")).run();
   ASSERT_EQ(result.steps, 16);
-  EXPECT_TRUE(read_checkpoint(env, file_at(dir / "run", 4)).average.empty());
+  EXPECT_TRUE(read_checkpoint(env, file_of(dir / "run", 4)).average.empty());
   std::map<std::string, at::Tensor> sums;
   for (const int step : {8, 12, 16})
-    for (const auto& [name, tensor] : read_checkpoint(env, file_at(dir / "run", step)).model)
+    for (const auto& [name, tensor] : read_checkpoint(env, file_of(dir / "run", step)).model)
       if (tensor.is_floating_point()) {
         const at::Tensor now = tensor.to(at::kDouble);
         sums[name] = sums.contains(name) ? sums[name] + now : now;
       }
   EXPECT_TRUE(std::ranges::any_of(
       sums, [](const auto& sum) { return sum.first.ends_with("running_mean"); }));
-  const auto found = by_name(read_checkpoint(env, file_at(dir / "run", 16)).average);
+  const auto found = by_name(read_checkpoint(env, file_of(dir / "run", 16)).average);
   for (const auto& [name, sum] : sums)
     EXPECT_TRUE(at::allclose(found.at(name).to(at::kDouble), sum / 3, 1e-5, 1e-6)) << name;
 
   TrainerOptions options = saving_options(dir / "resumed");
-  options.resume = file_at(dir / "run", 10);
+  options.resume = file_of(dir / "run", 10);
   const TrainResult resumed = Trainer(env, recipe, options).run();
   EXPECT_EQ(resumed.steps, 16);
   EXPECT_EQ(resumed.eval->loss, result.eval->loss);
@@ -273,7 +270,7 @@ TEST(StochasticAverage, IsEqualOnAllRanks) {
     for (const auto& [name, tensor] : model_state(trainer.model()))
       ends[group.rank()][name] = tensor.detach().clone();
   });
-  const auto saved = by_name(read_checkpoint(Env::posix(), file_at(dir / "run", 16)).average);
+  const auto saved = by_name(read_checkpoint(Env::posix(), file_of(dir / "run", 16)).average);
   ASSERT_GT(ends[0].size(), 4u);
   for (const auto& [name, tensor] : ends[0]) {
     EXPECT_TRUE(tensor.equal(ends[1].at(name))) << name;

@@ -1,9 +1,7 @@
 """saturate.diagnose(): statistics of the command, what-ifs in turns, and everything as before at the end. The time of
 most tests is a clock that the parts of a step move."""
 
-import contextlib
 import copy
-import itertools
 import json
 import math
 import random
@@ -18,7 +16,6 @@ torch = pytest.importorskip("torch")
 from saturate.diagnosing import conclude, drive  # noqa: E402
 from saturate.observing import Observation  # noqa: E402
 from saturate.session import Session  # noqa: E402
-from saturate.turns import Arm, Turns  # noqa: E402
 
 
 def test_the_statistics_are_those_of_the_command():
@@ -118,21 +115,6 @@ def test_a_diagnosis_takes_as_long_as_its_changes(compute, seconds, measured):
     assert len(found.causes + found.uncertain + found.idle) >= measured
     assert all("give" in why and "seconds or more" in why for _, why in found.skipped) and bool(found.skipped) == (
         not measured)
-
-
-def test_what_was_loaded_ahead_is_no_gain():
-    """Batches that workers loaded during a rest do not count, if the loader is the limit."""
-    turns, arm = Turns(lambda: None, Clock()), Arm(lambda: itertools.repeat(torch.zeros(8, 1)))
-    for loaded, settled in ((0, 33), (79, 33), (159, 33), (161, 2)):  # samples/s; a step takes 0.1 s
-        arm.loaded, arm.ahead, count = loaded, 32, 0
-        steps = turns.steps(arm, contextlib.nullcontext, 1.0)
-        with contextlib.suppress(StopIteration):
-            next(steps)
-            while True:
-                turns.clock.now += 0.1
-                count += 1
-                next(steps)
-        assert count == settled + 10
 
 
 def taking(name, seconds):

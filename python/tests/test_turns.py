@@ -11,9 +11,11 @@ from saturate.turns import Arm, Turns  # noqa: E402
 
 
 class Clock:
-    now = 0.0
+    def __init__(self, reading=0.0):
+        self.now, self.reading = 0.0, reading  # what reading it takes
 
     def __call__(self):
+        self.now += self.reading
         return self.now
 
 
@@ -28,3 +30,18 @@ def test_steps_that_each_begin_an_iteration_count():
                 turns.clock.now += 0.1
                 next(steps)
         assert made == steps_before + 1 and end.value.value.steps_per_s == pytest.approx(10)
+
+
+def test_what_was_loaded_ahead_is_no_gain():
+    """Batches that workers loaded during a rest do not count, if the loader is the limit."""
+    turns, arm = Turns(lambda: None, Clock(1e-6)), Arm(lambda: itertools.repeat(torch.zeros(8, 1)))
+    for loaded, settled in ((0, 33), (79, 33), (159, 33), (161, 2)):  # samples/s; a step takes 0.1 s
+        arm.loaded, arm.ahead, count = loaded, 32, 0
+        steps = turns.steps(arm, contextlib.nullcontext, 1.0)
+        with contextlib.suppress(StopIteration):
+            next(steps)
+            while True:
+                turns.clock.now += 0.1
+                count += 1
+                next(steps)
+        assert count == settled + 10
