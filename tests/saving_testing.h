@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <map>
@@ -49,7 +50,7 @@ inline TrainResult run_once(const Recipe& recipe, const TrainerOptions& options,
 }
 
 inline std::string file_of(const std::string& run, int step) {
-  return run + "/checkpoints/step-0000000" + std::to_string(step) + ".safetensors";
+  return fmt::format("{}/checkpoints/step-{:08}.safetensors", run, step);
 }
 
 inline std::vector<int64_t> saved_steps(const std::string& run) {
