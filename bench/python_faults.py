@@ -73,9 +73,8 @@ def traced_steps():
     from torch.utils.data import dataloader
 
     traceml_ai.init(mode="auto")
-    if "torchvision" in sys.argv[4]:  # which takes those of TraceML's launcher for a group's
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-            os.environ.pop(name, None)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):  # of TraceML's launcher: a script may take them for a group's
+        os.environ.pop(name, None)
     active = contextlib.ExitStack()
     models = []
 
@@ -149,9 +148,11 @@ def planted(loop, fault, scripts, work):
 
 
 def run(command, script, log, **environment):
-    with open(log, "w") as file:  # sitecustomize.py makes PIL open files as slowly as from a network
+    # loops/sitecustomize.py makes PIL open files as slowly as from a network.
+    path = os.pathsep.join(filter(None, (str(ROOT / "loops"), os.environ.get("PYTHONPATH"))))
+    with open(log, "w") as file:
         return subprocess.run(command, cwd=script.parent, stdout=file, stderr=subprocess.STDOUT, timeout=TIME_LIMIT_S,
-                              env={**os.environ, "PYTHONPATH": str(ROOT / "loops"), **environment}).returncode
+                              env={**os.environ, "PYTHONPATH": path, **environment}).returncode
 
 
 def diagnosed(script, arguments, seconds):

@@ -110,7 +110,7 @@ TEST(RestoreBest, ALostCheckpointOfTheBestResetsTheBestValue) {
     ::testing::internal::CaptureStderr();
     const TrainResult result = run_once(worsening_recipe(2), options);
     const std::string said = ::testing::internal::GetCapturedStderr();
-    EXPECT_NE(said.find("the checkpoint of the best weights, of step 2, is lost"),
+    EXPECT_NE(said.find("the checkpoint of the best weights, of step 2, is missing or broken"),
               std::string::npos)
         << said;
     EXPECT_EQ(result.steps, 8);

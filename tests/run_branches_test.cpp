@@ -170,11 +170,11 @@ TEST_F(BranchedRun, AnEarlierFileIsFoundOnThePathToTheOneThatIsResumed) {
   const CheckpointStore other(Env::posix(), elsewhere.path(), CheckpointOptions{});
   const CheckpointStore own = store();
   for (const CheckpointStore* const each : {&own, &other}) {
-    EXPECT_EQ(each->path_before(path_of(30), 10), path_of(10));
-    EXPECT_EQ(each->path_before(path_of(30), 30), path_of(30)) << "itself";
-    EXPECT_EQ(each->path_before(path_of(40), 20), path_of(20));
-    EXPECT_EQ(each->path_before(path_of(40), 30), "") << "of another branch";
-    EXPECT_EQ(each->path_before(path_of(30), 15), "");
+    EXPECT_EQ(each->find_step(path_of(30), 10), path_of(10));
+    EXPECT_EQ(each->find_step(path_of(30), 30), path_of(30)) << "itself";
+    EXPECT_EQ(each->find_step(path_of(40), 20), path_of(20));
+    EXPECT_EQ(each->find_step(path_of(40), 30), "") << "of another branch";
+    EXPECT_EQ(each->find_step(path_of(30), 15), "");
   }
 }
 

@@ -15,9 +15,9 @@ using testing::file_of;
 
 // Two ranks; the checkpoint of step 2 takes longer than distributed.timeout_s.
 void train_with_a_slow_save(const std::string& run, Recipe recipe) {
-  recipe.distributed.timeout_s = 5;
+  recipe.distributed.timeout_s = 2;
   FaultEnv env(Env::posix());
-  env.delay({FileOp::kSync, "step-00000002"}, 8'000'000'000, 8'000'000'000);
+  env.delay({FileOp::kSync, "step-00000002"}, 4'000'000'000, 4'000'000'000);
   testing::run_ranks(
       2,
       [&](Group& group) {

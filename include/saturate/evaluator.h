@@ -25,9 +25,12 @@ class Evaluator {
             const std::vector<TensorField>& fields = {});
   ~Evaluator();
 
-  // Empty if the observer cancelled.
+  // Empty if the observer cancelled. Within a CancelScope that is cancelled, reads may then still
+  // be in progress: stop() waits for them.
   std::optional<Metrics> run(Model& model, const Task& task,
                              const EvaluationObserver& observer = {});
+  // Waits for reads in progress. Nothing to do after run() unless that was cancelled.
+  void stop();
   // The number of samples in all shards.
   size_t size() const;
   // That of its source: see Dataset.

@@ -43,6 +43,12 @@ def _write_json(path: Optional[str], value: Any) -> None:
             file.write("\n")
 
 
+def _is_writable(path: str) -> bool:
+    if os.path.exists(path):
+        return not os.path.isdir(path) and os.access(path, os.W_OK)
+    return os.access(os.path.dirname(path) or ".", os.W_OK)
+
+
 def _names(text: Optional[str]) -> Optional[List[str]]:
     return None if text is None else [name for name in text.split(",") if name]
 
@@ -82,10 +88,8 @@ def main() -> int:
     try:
         if not os.path.isfile(arguments.script):
             raise Error(f"there is no such script ({arguments.script}). Check the path")
-        folder = os.path.dirname(arguments.json or "") or "."
-        if arguments.json is not None and (os.path.isdir(arguments.json) or not os.access(folder, os.W_OK)):
-            raise Error(f"the result cannot be written there ({arguments.json}). Give --json a file in a folder that "
-                        "exists")
+        if arguments.json is not None and not _is_writable(arguments.json):
+            raise Error(f"the result cannot be written there ({arguments.json}). Give --json a file that you may write")
         for name in ("seconds", "steps"):
             if getattr(arguments, name, None) is not None and not getattr(arguments, name) > 0:
                 raise Error(f"{getattr(arguments, name)} is not above 0 (--{name}). Give a number above 0")

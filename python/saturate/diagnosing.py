@@ -158,7 +158,7 @@ def conclude(session: Session, not_found: Sequence[str] = ()) -> Diagnosis:
     why = f"{NO_TIME}: " + (f"give {enough} seconds or more" if session.is_complete else session.ended)
     skipped = [(each.name, each.skipped or why) for each in results if not each.gain]
     if not session.results and not session.is_complete:
-        skipped.append(("all causes", why))
+        skipped.append(("all of them", why))
     is_short = any(why.startswith(NO_TIME) for _, why in skipped) or session.pace is None
     found = causes(worth)
     if not (worth or uncertain or is_short):

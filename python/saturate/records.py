@@ -51,8 +51,8 @@ class RunFolder:
         try:
             self._file = open(metrics, "x", encoding="utf-8")
         except FileExistsError:
-            raise Error(f"there is a run already ({metrics}). Name another folder with out=; of two loaders in turn, "
-                        "watch the training loader only, since another watch ends it") from None
+            raise Error(f"there is a run already ({metrics}). Name another folder with out=; if you watch two "
+                        "loaders in turn, watch only the training loader: each watch ends the one before") from None
         with open(os.path.join(self.path, "host.json"), "w", encoding="utf-8") as file:
             json.dump(host(), file, indent=2)
 

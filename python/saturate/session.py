@@ -26,14 +26,13 @@ MOST_TURN_S, LEAST_TURN_S = 1.0, 0.1
 # Only measured if the loop does it.
 SEEN = ("item-in-loop", "print-in-loop", "logging", "checkpoint-saves", "anomaly-mode", "profiler-on")
 
-NoPace = Generator[Any, None, None]
-Measured = Generator[Any, None, List[WhatIf]]
-
-
 NAMES = ("data-loading", "workers-too-few", "workers-too-many", "prefetch", "persistent-workers", "pin-memory",
          "decode-cache", "saturate-loader", "batch-size", "item-in-loop", "print-in-loop", "logging", "checkpoint-saves",
          "anomaly-mode", "profiler-on", "set-to-none", "threads", "tf32", "cudnn-benchmark", "fused-optimizer",
          "channels-last", "autocast-bf16", "autocast-fp16", "compile", "ddp-buckets", "straggler")
+
+NoPace = Generator[Any, None, None]
+Measured = Generator[Any, None, List[WhatIf]]
 
 
 def check_names(only: Optional[Collection[str]], skip: Collection[str]) -> None:
@@ -58,14 +57,14 @@ class Session:
         self._clock, self._report = clock, report
         self._kept = kept or Kept(torch, objects, samplers_of(loader))
         self._own = Arm(own_batches(loader), is_made_here=is_copied(loader))
-        self._turn_s = min(MOST_TURN_S, max(LEAST_TURN_S, self.seconds * TURN_SHARE))
+        self._turn_s = self._turn()
         self.results: List[WhatIf] = []
         self.current: Optional[WhatIf] = None  # while a turn with its change runs; also after a failure in it
         self.pace: Optional[Pace] = None      # of the loop as it is
         self.held_gain = self.loading_gain = Gain(1.0, 0.0, float("inf"))
         self.start_share = 0.0                # of an epoch, until its first batch
-        self.is_complete = False              # False: the loop ended early, since
-        self.ended = "the script ended"
+        self.is_complete = False              # the measurement came to its end; else
+        self.ended = "the script ended"       # why not
         self._each_s = 0.0                    # that the latest first measurement of a change took
 
     def run(self) -> NoPace:
@@ -88,7 +87,8 @@ class Session:
             self.results = self._wanted()
             if not self._is_given:
                 self.seconds = min(LONGEST_S, max(self.seconds, self._expected_s()))
-                self.results = self._wanted()  # some take long
+                self._turn_s = self._turn()
+                self.results = self._wanted()  # with more time `compile` is tried too
             yield from self._persistence()
             for share in (FIRST_SHARE, 1.0):
                 fresh = yield from self._first_pass(share)
@@ -103,22 +103,28 @@ class Session:
         yield from measured.run(self.seconds)
         self.pace, self.results = measured.pace, measured.what_ifs()
 
+    def _turn(self) -> float:
+        return min(MOST_TURN_S, max(LEAST_TURN_S, self.seconds * TURN_SHARE))
+
     def _unmeasured(self) -> List[WhatIf]:
         return [each for each in self.results if not each.skipped and each.gain is None]
 
     def _expected_s(self) -> float:
-        """About how many seconds all take."""
-        assert self.pace
-        step_s = 1 / self.pace.steps_per_s
+        """About how many seconds it takes from its beginning until all that is unmeasured now is measured."""
+        step_s = 1 / self.pace.steps_per_s if self.pace else 0.0
         turn_s = max(self._turn_s, LEAST_STEPS * step_s) + (1 + min(self._own.ahead, LEAST_STEPS)) * step_s
-        return (self._clock() - self._begin + len(self._unmeasured()) * 2 * FIRST_ROUNDS * turn_s) / FIRST_SHARE
+        each_s = max(self._each_s, 2 * FIRST_ROUNDS * turn_s)
+        return (self._spent() + len(self._unmeasured()) * each_s) / FIRST_SHARE
 
     def needed_s(self) -> float:
         """About how many seconds would have been enough for all."""
-        return self.seconds + len(self._unmeasured()) * self._each_s / FIRST_SHARE
+        return max(self.seconds, self._expected_s())
+
+    def _spent(self) -> float:
+        return self._clock() - self._begin
 
     def _left(self) -> float:
-        return self.seconds - (self._clock() - self._begin)
+        return self.seconds - self._spent()
 
     def _limits(self) -> NoPace:
         """The loop, one batch held, and the loader alone."""
@@ -144,6 +150,7 @@ class Session:
         found = [each for each in found if self.is_wanted(each.name)]
         found.sort(key=lambda each: each.name not in SEEN)  # what was seen in the loop first
         for each in found:
+            assert each.name in NAMES
             limit = self.held_gain if each.is_input else self.loading_gain
             if not each.skipped and not each.has_own_limit and limit.high < NEEDED:
                 each.skipped = ("the step is the limit, not its input" if each.is_input

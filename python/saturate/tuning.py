@@ -147,10 +147,9 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
     """Diagnoses a script, and changes its text where that pays.
 
     Changes that do not alter the training are made one by one, with a diagnosis of `seconds` (None: as long as it
-    takes, 60 to 300) before each. Then the
-    script and the changed one run in turns: the changes are kept if that is faster, and the loss of as many steps is
-    at most `tolerance` higher. Nothing is written without write=True, or if the file has changed meanwhile. Lines of
-    other changes are in `by_hand`.
+    takes, 60 to 300) before each. Then the script and the changed one run in turns: the changes are kept if that is
+    faster, and the loss of as many steps is at most `tolerance` higher. Nothing is written without write=True, or if
+    the file has changed meanwhile. Lines of other changes are in `by_hand`.
     Raises saturate.Error if the script fails.
     """
     path = os.fspath(script)

@@ -126,7 +126,7 @@ def test_a_watch_that_was_not_iterated_gives_way(tmp_path):
     len(saturate.watch(loader, out=tmp_path / "a"))
     for _ in saturate.watch(other, out=tmp_path / "b"):
         pass
-    with pytest.raises(saturate.Error, match="watch the training loader only"):  # two loaders in turn
+    with pytest.raises(saturate.Error, match="watch only the training loader"):  # two loaders in turn
         saturate.watch(loader, out=tmp_path / "a")
     saturate.watch(other, out=tmp_path / "c").close()
 

@@ -61,8 +61,9 @@ class Measuring {
     const int threads = recipe.data.threads > 0 ? recipe.data.threads : available_cores();
     source_ = stage_dataset(env, open_dataset(env, recipe.data.source, recipe.data.store_options()),
                             recipe.data.source, recipe.data.stage, threads);
-    source_ = with_index(std::move(source_),
-                         open_source_index(env, recipe.data.source, recipe.data.index));
+    if (recipe.data.decode == DecodeMode::kFast)
+      source_ = with_index(std::move(source_),
+                           open_source_index(env, recipe.data.source, recipe.data.index));
     facts_ = source_facts(*source_, spread_samples(source_->size(), kExamined));
     // Settings asked for are checked before any time is spent.
     for (const std::string& setting : options.tries) with_settings(recipe, {setting});
@@ -127,15 +128,16 @@ class Measuring {
     return made;
   }
 
-  // As warm_source(). The few samples of a cache that is tried would be in the index at once, and
-  // those of the recipe's own run are new: such a change finds only the points of that run.
+  // As warm_source(). All samples of a cache that is tried would soon be in the index, and those of
+  // the recipe's own run not: such a change finds only the points of that run.
   std::unique_ptr<Dataset> source_of(const Recipe& recipe) const {
     const auto keeps = [](const Recipe& of) { return of.data.cache.mode == CacheMode::kRam; };
     auto source =
         warm_source(*source_, recipe.data.cache, spread_samples(source_->size(), kWarmSamples));
-    SourceIndex& index = *source_->source_index();
-    if (!index.points() || !keeps(recipe) || !base_ || keeps(base_->recipe())) return source;
-    return with_index(std::move(source), borrowed_index(env_, index));
+    SourceIndex* const index = source_->source_index();
+    const bool shares = !keeps(recipe) || !base_ || keeps(base_->recipe());
+    if (shares || !index || !index->points()) return source;
+    return with_index(std::move(source), borrowed_index(env_, *index));
   }
 
   // Each trial reads samples that no other run has read, or reads next, as long as the epoch has

@@ -36,27 +36,34 @@ struct TrainArguments {
 };
 
 // A read that hangs in the system, as of a network file system whose server is away, cannot be
-// cancelled, and its thread cannot be joined: once an interrupted run is saved, the process ends
-// without it.
+// cancelled, and its thread cannot be joined. So a process whose interrupted run is saved, and
+// whose loaders do not stop within 10 s, ends without them.
 class EndWithoutReads : public Observer {
  public:
   void at_end(const EndEvent& event, ObserverContext&) override {
     if (event.end != RunEnd::kInterrupted) return;
     try {
-      std::thread(end_later).detach();
+      waiting_ = std::jthread(wait);
     } catch (const std::system_error&) {  // no more threads
     }
   }
+  // The loaders have stopped.
+  void disarm() { waiting_ = {}; }
 
  private:
-  static void end_later() {
-    std::this_thread::sleep_for(std::chrono::seconds(10));
+  static void wait(const std::stop_token& stop) {
+    using namespace std::chrono_literals;
+    for (const auto until = std::chrono::steady_clock::now() + 10s;
+         std::chrono::steady_clock::now() < until; std::this_thread::sleep_for(50ms))
+      if (stop.stop_requested()) return;
     print_log(LogLevel::kWarning, "saturate",
               "the run is saved, but a read of its data hangs: ending without it. Look at the "
-              "storage under data.source");
+              "storage under data.source and data.eval_source");
     std::fflush(stdout);
     _exit(interrupted_code());
   }
+
+  std::jthread waiting_;
 };
 
 // The program's name as called, each line indented by two spaces. The folder's recipe includes the
@@ -195,13 +202,17 @@ void print_result(const TrainResult& result, const Trainer& trainer, const std::
 int run(Env& env, const Recipe& recipe, const TrainArguments& arguments, TrainerOptions& options) {
   const bool first = !options.group || options.group->rank() == 0;
   if (arguments.quiet) options.progress = Progress::Style::kSilent;
+  const auto reads = std::make_shared<EndWithoutReads>();
+  options.observers = {reads};
   const auto trainer = set_up(env, recipe, arguments, options);
   if (!trainer) return interrupted_code();
   if (first) note_run_folder(env, options.out);
   TrainResult result;
   try {
     result = trainer->run();
+    reads->disarm();
   } catch (...) {
+    reads->disarm();
     const TrainResult failed = trainer->so_far();
     try {
       if (first && failed.steps_here > 0) print_result(failed, *trainer, options.out);
@@ -227,7 +238,6 @@ int train(const TrainArguments& arguments) {
   options.group = join_group(recipe);
   catch_stop_signals();
   options.should_stop = [] { return stop_signal() != 0; };
-  options.observers = {std::make_shared<EndWithoutReads>()};
   try {
     return run(env, recipe, arguments, options);
   } catch (const std::exception& error) {

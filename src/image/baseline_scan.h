@@ -47,7 +47,7 @@ class BaselineScan {
              ScanPoints* points);
 
   // Decodes the next row of MCUs. Transforms its columns to rows[plane][i] unless `skip`. False on
-  // irregular data, or points that do not agree with the data.
+  // irregular data, or if a part begins at points that do not agree with the data.
   bool read_band(uint8_t* const* const rows[3], bool skip);
 
  private:

@@ -14,7 +14,12 @@
 namespace saturate {
 
 constexpr int kAcLook = 10, kDcLook = 6;  // bits of a look-up
-constexpr size_t kBitPadding = 112;       // zeros that refill() may read past the data
+
+// Bits that a block takes at most between two BitReader::refill_safe(): a DC value of a long code,
+// and look-ups of one coefficient each.
+constexpr size_t kMostUnsafeBits = 16 + 15 + 63 * kAcLook;
+constexpr size_t kBitPadding = 112;  // zeros that refill() may read past the data
+static_assert(sizeof(uint64_t) + (kMostUnsafeBits + 63) / 8 + sizeof(uint64_t) <= kBitPadding);
 
 // Indices of coefficients in a group of blocks, by place in the zigzag order. A run in damaged data
 // may reach beyond the last one, where libjpeg stores its value. The values of ends of blocks go to
@@ -41,7 +46,8 @@ struct BitReader {
   uint64_t next = 0;   // left-aligned
   uint32_t count = 0;  // number of valid bits
 
-  // Afterwards at least 56 bits are available. REQUIRES: at most 700 bits since refill_safe().
+  // Afterwards at least 56 bits are available. REQUIRES: at most kMostUnsafeBits since
+  // refill_safe().
   [[gnu::always_inline]] void refill() {
     uint64_t value;
     std::memcpy(&value, at, sizeof value);
@@ -72,12 +78,12 @@ struct BitReader {
 };
 
 // Reads blocks: their values, or only where they end. Between refills of 56 bits several look-ups
-// take bits of their prefixes alone; a symbol that needs more refills for itself.
+// take bits of their prefixes alone; a symbol whose value is not in the look-up refills after
+// itself.
 struct BlockReader {
   static constexpr uint32_t kLast = DCTSIZE2 - 1;
   BitReader bits;
-  const HuffmanEntry* ac = nullptr;
-  const HuffmanTable* ac_table = nullptr;
+  const HuffmanTable* ac = nullptr;
   int16_t* block = nullptr;  // in its group; none if coefficients are only parsed
   uint32_t k = 0;            // place of the latest coefficient; from kLast on the block is complete
   bool failed = false;       // there was no such code
@@ -91,13 +97,14 @@ struct BlockReader {
            static_cast<int>(~is_positive & entry.negative());
   }
 
-  // Begins a block: returns its DC difference.
-  [[gnu::always_inline]] uint32_t read_dc(const HuffmanTable& table) {
+  // Begins a block with these tables: returns its DC difference.
+  [[gnu::always_inline]] uint32_t begin(const HuffmanTable& dc, const HuffmanTable& ac_of_block) {
+    ac = &ac_of_block;
     bits.refill_safe();
-    HuffmanEntry entry = table.entries()[bits.next >> (64 - kDcLook)];
+    HuffmanEntry entry = dc.entries()[bits.next >> (64 - kDcLook)];
     k = 0;
     if (entry.word == 0) [[unlikely]] {
-      entry = table.find(static_cast<uint32_t>(bits.next >> 48));
+      entry = dc.find(static_cast<uint32_t>(bits.next >> 48));
       failed = failed || entry.word == 0;
     }
     const int value = extract(bits.next, entry);
@@ -110,7 +117,7 @@ struct BlockReader {
   [[gnu::always_inline]] void read_long(HuffmanEntry entry) {
     if (entry.word == 0) {
       bits.refill_safe();
-      entry = ac_table->find(static_cast<uint32_t>(bits.next >> 48));
+      entry = ac->find(static_cast<uint32_t>(bits.next >> 48));
       if (entry.word == 0) {
         failed = true;
         k = kLast;
@@ -126,13 +133,13 @@ struct BlockReader {
   // Reads on; true when the block is complete.
   template <bool kStore>
   [[gnu::always_inline]] bool turn() {
-    constexpr int kSteps = 4;  // after which a symbol of a known code still has all of its bits
+    constexpr int kSteps = 4;  // the last of which may still be a code of a look-up, with its value
     static_assert((kSteps - 1) * kAcLook + kAcLook + 15 <= 56);
     bits.refill();
     uint64_t used = 0;  // in the low byte: bits
 #pragma GCC unroll 4
     for (int i = 0; i < kSteps; ++i) {
-      const HuffmanEntry entry = ac[bits.next >> (64 - kAcLook)];
+      const HuffmanEntry entry = ac->entries()[bits.next >> (64 - kAcLook)];
       if (!entry.is_whole()) [[unlikely]] {
         bits.count -= uint8_t(used);
         used = 0;
@@ -153,7 +160,8 @@ struct BlockReader {
       if (k < kLast) [[likely]]
         continue;
       bits.count -= uint8_t(used);
-      // If the block was full after the first symbol, the second one belongs to the next block.
+      // If the block was full after the first symbol, the second one belongs to the next block. The
+      // first condition follows from the others; it is false at nearly all ends of blocks.
       if (k - HuffmanEntry::kEndOfBlock >= kLast && first >= kLast && k != first) [[unlikely]] {
         k = first - entry.places();
         bits.unskip(entry.bits());

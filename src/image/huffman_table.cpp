@@ -70,10 +70,13 @@ bool HuffmanTable::build(const JHUFF_TBL& source) {
     return true;
   std::copy_n(source.bits, bits_.size(), bits_.begin());
   std::copy_n(source.huffval, huffval_.size(), huffval_.begin());
+  if (is_dc_) {
+    std::fill_n(entry_.begin(), size_t(1) << look_, HuffmanEntry{});
+    return valid_ = assign_codes(entry_);
+  }
   Entries single{};
   valid_ = assign_codes(single);
-  if (is_dc_) entry_ = single;
-  if (valid_ && !is_dc_) pair_symbols(single);
+  if (valid_) pair_symbols(single);
   return valid_;
 }
 

@@ -43,6 +43,7 @@ struct HuffmanEntry {
   uint32_t places() const { return uint8_t(word >> 8); }
   // Whole ones only:
   uint32_t more() const { return uint32_t(word) >> 16; }
+  // rotr: one instruction that leaves `word` as it is, where a shift takes two.
   int16_t first() const { return int16_t(std::rotr(word, 32)); }
   int16_t second() const { return int16_t(std::rotr(word, 48)); }
   // Others only:

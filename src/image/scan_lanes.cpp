@@ -51,10 +51,8 @@ bool BaselineScan::arrive(Lane& lane) {
 
 [[gnu::always_inline]] inline void BaselineScan::begin_block(BlockReader& reader, Lane& lane) {
   const Place& place = places_[lane.place];
-  reader.ac_table = ac_of_[place.component];
-  reader.ac = reader.ac_table->entries();
   reader.block = lane.blocks.data() + place.offset;
-  lane.dc[place.component] += reader.read_dc(*dc_of_[place.component]);
+  lane.dc[place.component] += reader.begin(*dc_of_[place.component], *ac_of_[place.component]);
 }
 
 // Called when a block is complete: false if it was the lane's last.
@@ -120,9 +118,7 @@ bool BaselineScan::read_lanes(Lane& a, Lane* b) {
   for (int mcu = 0; mcu < mcus; ++mcu) {
     for (int i = 0; i < blocks_; ++i) {
       const int c = places_[size_t(i)].component;
-      reader.ac_table = ac_of_[c];
-      reader.ac = reader.ac_table->entries();
-      lane.dc[c] += reader.read_dc(*dc_of_[c]);
+      lane.dc[c] += reader.begin(*dc_of_[c], *ac_of_[c]);
       while (!reader.turn<false>()) {
       }
     }

@@ -161,10 +161,10 @@ class CheckpointStore {
   // The checkpoint of this step on the run's own path through the branches. Fails with kRun if
   // there is none, or it cannot be read.
   Checkpoint read(int64_t step) const;
-  // The file of an earlier step on the path to the checkpoint at `from`, which may be in another
-  // run's folder; empty if there is no sound one. Only headers are read. Fails with kRun if that
-  // folder is damaged.
-  std::string path_before(const std::string& from, int64_t step) const;
+  // The file of `step`, at most that of the checkpoint at `from`, on the path to it. Their folder
+  // may be another run's. Empty if there is no sound one. Only headers are read. Fails with kRun if
+  // the folder is damaged.
+  std::string find_step(const std::string& from, int64_t step) const;
 
   const std::string& folder() const { return folder_; }
   std::string path_of(int64_t step) const;  // FOLDER/step-NNNNNNNN.safetensors

@@ -239,7 +239,7 @@ Checkpoint CheckpointStore::read(int64_t step) const {
   return found;
 }
 
-std::string CheckpointStore::path_before(const std::string& from, int64_t step) const {
+std::string CheckpointStore::find_step(const std::string& from, int64_t step) const {
   const Checkpoint start = read_checkpoint_state(env_, from);
   const std::string elsewhere = std::filesystem::path(from).parent_path().string();
   const std::string folder = holds(from) ? folder_ : elsewhere.empty() ? "." : elsewhere;

@@ -94,6 +94,10 @@ std::optional<Metrics> Evaluator::run(Model& model, const Task& task,
   return found;
 }
 
+void Evaluator::stop() {
+  state_->feed.feeder.stop();
+}
+
 size_t Evaluator::size() const {
   return state_->data->size();
 }

@@ -63,6 +63,10 @@ class RunEvaluation {
   // Evaluates, unless that was done at this step. False if it was cancelled: then all ranks stop
   // before another step, and a resumed run evaluates first. `counts`: see EvaluationEvent.
   bool run(const RunPosition& position, bool counts);
+  // Waits for the reads of an evaluation that was cancelled.
+  void stop() {
+    if (evaluator_) evaluator_->stop();
+  }
   // An estimate of the seconds of an evaluation: from one that is cancelled after `seconds`, and
   // has no other effect.
   double time(double seconds);

@@ -30,8 +30,8 @@ Saver::Saver(RunContext& run, Recorder& recorder, const RunEvaluation& evaluatio
       recorder_(recorder),
       evaluation_(evaluation),
       snapshot_(std::move(snapshot)),
-      when_(with_best_kept(run.recipe)),
-      store_(run.env, run.options.out + "/checkpoints", when_, run.is_first()),
+      options_(with_best_kept(run.recipe)),
+      store_(run.env, run.options.out + "/checkpoints", options_, run.is_first()),
       writer_(run.env, store_, make_staged_copy(run.device)),
       saved_ns_(run.env.now_ns()) {}
 
@@ -61,27 +61,26 @@ std::vector<std::string> Saver::begin_branch(std::vector<TextFile>& files) {
 
 bool Saver::find_best(int64_t step) {
   found_best_.clear();
-  found_best_step_ = step;
   try {
-    if (run_.is_first()) found_best_ = store_.path_before(resumed_from_, step);
-  } catch (const Error&) {  // it is not to be had
+    if (run_.is_first()) found_best_ = store_.find_step(resumed_from_, step);
+  } catch (const Error&) {  // then it counts as lost
   }
   if (run_.group) found_best_ = run_.group->text_of_first(found_best_);
   return !found_best_.empty();
 }
 
 void Saver::note_best() {
-  best_unsaved_ = when_.keep_best;
+  best_unsaved_ = options_.keep_best;
   best_lost_ = false;
   found_best_.clear();
 }
 
 bool Saver::vote(const RunPosition& position, bool voted) {
-  const bool by_count = is_due_at(position, when_.every, when_.every_steps);
+  const bool by_count = is_due_at(position, options_.every, options_.every_steps);
   save_due_ = save_due_ ||
               (run_.options.save && unsaved_ &&
-               (by_count || (when_.every_minutes > 0 &&
-                             double(run_.env.now_ns() - saved_ns_) >= when_.every_minutes * 60e9)));
+               (by_count || (options_.every_minutes > 0 && double(run_.env.now_ns() - saved_ns_) >=
+                                                               options_.every_minutes * 60e9)));
   const bool own = best_unsaved_ || save_due_;
   if (!run_.group) return own;
   const bool may_be_due = best_unsaved_ || voted || by_count;
@@ -98,7 +97,7 @@ void Saver::save(int64_t step, bool wait) {
   save_due_ = best_unsaved_ = best_lost_ = unsaved_ = false;
   if (run_.is_first()) writer_.start(std::move(now));
   saved_ns_ = run_.env.now_ns();
-  if (!when_.background && !wait) settle_together();
+  if (!options_.background && !wait) settle_together();
 }
 
 void Saver::poll() {
@@ -111,6 +110,7 @@ void Saver::settle() {
 
 // Rank 0 writes, which may take longer than the others may wait in one collective.
 void Saver::settle_together() {
+  Ledger::Scope scope(run_.ledger, Phase::kCheckpoint);
   while (run_.group && run_.first_says(writer_.busy(kVoteEvery))) {
   }
   settle();
@@ -118,7 +118,7 @@ void Saver::settle_together() {
 
 // The run continues without a checkpoint that cannot be written.
 void Saver::report(const CheckpointWriter::Outcome& outcome) {
-  const bool best = when_.keep_best && outcome.step == evaluation_.best().best_step;
+  const bool best = options_.keep_best && outcome.step == evaluation_.best().best_step;
   if (best) best_lost_ = bool(outcome.error);
   if (!outcome.error) {
     last_ = outcome.path;
@@ -148,14 +148,13 @@ void Saver::save_last(int64_t step) {
 // Saves the best weights again if their save failed, before the writer receives others. Only rank 0
 // knows whether it did.
 void Saver::retry_best() {
-  Ledger::Scope scope(run_.ledger, Phase::kCheckpoint);
-  if (best_lost_) writer_.restart();
+  if (!run_.first_says(best_lost_)) return;
+  if (run_.is_first()) writer_.restart();
   settle_together();
 }
 
 std::string Saver::best_path(int64_t best_step) const {
-  return best_step == found_best_step_ && !found_best_.empty() ? found_best_
-                                                               : store_.path_of(best_step);
+  return found_best_.empty() ? store_.path_of(best_step) : found_best_;
 }
 
 std::optional<Checkpoint> Saver::read_best(int64_t best_step) {

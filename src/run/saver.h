@@ -26,6 +26,7 @@ class Saver {
   // says so to `files`.
   std::vector<std::string> begin_branch(std::vector<TextFile>& files);
 
+  const std::string& resumed_from() const { return resumed_from_; }
   // Whether the checkpoint of the best weights of a resumed run, those of `step`, is there: in the
   // folder of the one that it resumed from. Collective.
   bool find_best(int64_t step);
@@ -67,12 +68,11 @@ class Saver {
   Recorder& recorder_;
   const RunEvaluation& evaluation_;
   const std::function<Checkpoint()> snapshot_;
-  const CheckpointOptions when_;  // with the best ones kept if the run restores these
+  const CheckpointOptions options_;  // with the best ones kept if the run restores these
   CheckpointStore store_;
   CheckpointWriter writer_;
   std::string resumed_from_;
   std::string found_best_;  // by find_best(), until there is a better one
-  int64_t found_best_step_ = -1;
   std::string last_;
   bool unsaved_ = true, save_due_ = false;
   bool best_unsaved_ = false;  // these weights are the best, and their save has not begun

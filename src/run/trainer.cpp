@@ -169,7 +169,7 @@ void Trainer::State::between_steps() {
 // A loss that is not finite fails the run before its weights are evaluated, also if no record is
 // due: otherwise the evaluation would end it early, with other weights.
 void Trainer::State::evaluate(bool counts) {
-  {
+  if (evaluation.exists() && !evaluation.is_done_at(position.step)) {
     Ledger::Scope host(run.ledger, Phase::kHost);
     recorder.read_metrics(position);
   }
@@ -223,7 +223,10 @@ void Trainer::State::finish() {
   recorder.record_steps(position);
   saver.save_last(position.step);
   recorder.log().end({position, *ended, evaluation.last()});
-  if (was_interrupted) input.feeder().stop();
+  if (ended == RunEnd::kInterrupted) {
+    input.feeder().stop();
+    evaluation.stop();
+  }
   learner.keep_average();
 
   result.end = *ended;

@@ -152,9 +152,9 @@ void Trainer::State::reset_lost_best(std::vector<std::string>& notes) {
   const auto step = evaluation.wanted_best();
   if (!step || saver.find_best(*step)) return;
   notes.push_back(
-      fmt::format("the checkpoint of the best weights, of step {}, is lost: train.monitor's best "
-                  "value is reset",
-                  *step));
+      fmt::format("the checkpoint of the best weights, of step {}, is missing or broken beside {}: "
+                  "train.monitor's best value is reset",
+                  *step, saver.resumed_from()));
   evaluation.forget_best(position.step);
 }
 
