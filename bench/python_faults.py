@@ -5,11 +5,11 @@
 
 A fault is a change of a script's arguments or text. For each of the faults, and for each loop without one, it records
 the first cause that diagnose names, the gain that it predicts, and the realised gain: the ratio of the steps/s of the
-script without and with the fault, in interleaved runs of --seconds each. Beside it stands what TraceML (traceml-ai on
-PyPI; left out if its command `traceml` is missing) says of a run with the fault. torchvision's reference script and
-timm's train.py are downloaded from GitHub into --scripts (build/python-faults/scripts) unless they are there already.
-Needs the package, torch, torchvision, and per loop lightning, accelerate or timm; a loop whose package or GPU is
-missing is skipped.
+script without and with the fault, in interleaved runs of whole epochs, at least --seconds each. Beside it stands what
+TraceML (traceml-ai on PyPI; left out if its command `traceml` is missing) says of a run with the fault. torchvision's
+reference script and timm's train.py are downloaded from GitHub into --scripts (build/python-faults/scripts) unless they
+are there already. Needs the package, torch, torchvision, and per loop lightning, accelerate or timm; a loop whose
+package or GPU is missing is skipped.
 """
 
 import argparse
@@ -30,28 +30,28 @@ from planted_faults import FAULTS, LOOPS, SOURCES
 
 ROOT = pathlib.Path(__file__).resolve().parent
 WARM_STEPS = 6
+LONG_EPOCH = 3  # times the seconds of a run: epochs that are longer are cut off
 TIME_LIMIT_S = 600
 
 
 def measure_rate():
-    """This process runs a script, and ends after some seconds of steps: RESULT SECONDS SCRIPT ARGUMENTS."""
+    """This process runs a script, and ends after some seconds of whole epochs: RESULT SECONDS SCRIPT ARGUMENTS. What
+    the script does between two epochs, such as an evaluation, does not count, as in a diagnosis."""
     result, seconds, script, *arguments = sys.argv[2:]
     import multiprocessing
 
     from torch.optim import optimizer
 
-    state = {"steps": 0, "begin": 0.0}
+    epochs = Epochs()
     traced = traced_steps() if os.environ.get("PYTHON_FAULTS_TRACED") else None
 
     def after_step(*_):
         if traced:
             traced.close()
-        state["steps"] += 1
-        now = time.perf_counter()
-        if state["steps"] == WARM_STEPS:
-            state["begin"] = now
-        elif state["steps"] > WARM_STEPS and now - state["begin"] >= float(seconds):
-            pathlib.Path(result).write_text(json.dumps((state["steps"] - WARM_STEPS) / (now - state["begin"])))
+        epochs.after_step()
+        is_whole = epochs.in_epoch == WARM_STEPS or epochs.seconds() >= LONG_EPOCH * float(seconds)
+        if is_whole and epochs.seconds() >= float(seconds):
+            pathlib.Path(result).write_text(json.dumps((epochs.steps - WARM_STEPS) / epochs.seconds()))
             if traced:
                 raise SystemExit  # TraceML writes its summary
             for worker in multiprocessing.active_children():
@@ -62,6 +62,51 @@ def measure_rate():
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(script))
     runpy.run_path(script, run_name="__main__")
+
+
+class Epochs:
+    """The steps of a script, and the time of its epochs since the first WARM_STEPS steps."""
+
+    def __init__(self):
+        from torch.utils import data
+        from torch.utils.data import dataloader
+
+        self.steps = self.in_epoch = 0
+        self.begin = time.perf_counter()
+        self.ended = self.training = self.latest = None
+        open_, next_ = data.DataLoader.__iter__, dataloader._BaseDataLoaderIter.__next__
+
+        def opened(loader):
+            if loader is self.training and self.ended is not None:
+                self.begin += time.perf_counter() - self.ended
+                self.ended, self.in_epoch = None, 0
+            iterator = open_(loader)
+            iterator.of_loader = loader
+            return iterator
+
+        def next_batch(iterator):
+            try:
+                batch = next_(iterator)
+            except StopIteration:
+                if iterator.of_loader is self.training:
+                    self.ended = time.perf_counter()
+                raise
+            self.latest = iterator.of_loader
+            return batch
+
+        data.DataLoader.__iter__, dataloader._BaseDataLoaderIter.__next__ = opened, next_batch
+
+    def after_step(self):
+        self.training = self.training or self.latest
+        self.steps += 1
+        self.in_epoch += 1
+        if self.steps == WARM_STEPS:
+            self.begin = time.perf_counter()
+        if self.ended is not None:  # a loop may fetch a batch ahead
+            self.ended = time.perf_counter()
+
+    def seconds(self):
+        return time.perf_counter() - self.begin if self.steps > WARM_STEPS else 0.0
 
 
 def traced_steps():
@@ -98,7 +143,7 @@ def traced_steps():
     return active
 
 
-def make_images(folder, classes=8, side=96):
+def make_images(folder, classes=8, side=48):
     """JPEG files of smooth noise, in one folder per class, below train, few and val."""
     if (folder / "complete").exists():
         return
@@ -143,13 +188,14 @@ def planted(loop, fault, scripts, work):
                      "version: adapt bench/planted_faults.py")
         text = text.replace(before, after, 1)
     script.write_text(text)
+    if not loop.needs_gpu:
+        shutil.copy(ROOT / "loops/sitecustomize.py", folder)  # slows images and networks down
     arguments = [*loop.arguments, *(fault.arguments if fault else [])]
     return script, [part.format(data=work / "images", out=folder) for part in arguments]
 
 
 def run(command, script, log, **environment):
-    # loops/sitecustomize.py makes PIL open files as slowly as from a network.
-    path = os.pathsep.join(filter(None, (str(ROOT / "loops"), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(script.parent), os.environ.get("PYTHONPATH"))))
     with open(log, "w") as file:
         return subprocess.run(command, cwd=script.parent, stdout=file, stderr=subprocess.STDOUT, timeout=TIME_LIMIT_S,
                               env={**os.environ, "PYTHONPATH": path, **environment}).returncode
@@ -282,7 +328,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="LOOP or LOOP:CAUSE, such as bare:healthy")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=8, help="of each run that measures a rate")
+    parser.add_argument("--seconds", type=float, default=8, help="at least, of each run that measures a rate")
     parser.add_argument("--diagnose-seconds", type=float, default=75, help="of each diagnosis of a fault")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT.parent / "build/python-faults")
     parser.add_argument("--scripts", type=pathlib.Path)

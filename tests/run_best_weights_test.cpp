@@ -97,6 +97,23 @@ TEST(RestoreBest, TheyMayBeInTheFolderThatARunResumedFrom) {
   EXPECT_TRUE(same_weights(file_of(run, 6), file_of(old, 2)));
 }
 
+TEST(RestoreBest, ARunThatResumesElsewhereTakesThemAlong) {
+  const TempDir dir;
+  const std::string old = dir / "old", run = dir / "new";
+  make_old_run(old);
+  TrainerOptions options = resuming_options(run, old);
+  int asked = 0;
+  options.should_stop = [&] { return ++asked == 2; };  // after step 5
+  EXPECT_EQ(run_once(worsening_recipe(2), options).end, RunEnd::kInterrupted);
+  EXPECT_EQ(best_checkpoint_path(Env::posix(), run), file_of(run, 2));
+  EXPECT_TRUE(same_weights(file_of(run, 2), file_of(old, 2)));
+  std::filesystem::remove_all(old);
+  const TrainResult result = run_once(worsening_recipe(2), resuming_options(run, run));
+  EXPECT_EQ(result.end, RunEnd::kEarlyStop);
+  EXPECT_EQ(result.best.best_step, 2);
+  EXPECT_TRUE(same_weights(file_of(run, 6), file_of(run, 2)));
+}
+
 // Otherwise it would end with its last weights, or never find better ones.
 TEST(RestoreBest, ALostCheckpointOfTheBestResetsTheBestValue) {
   const TempDir dir;

@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 def main():
     accelerator = accelerate.Accelerator(cpu=True)
-    augment = v2.Compose([v2.RandomResizedCrop(64), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    augment = v2.Compose([v2.RandomResizedCrop(32), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     dataset = torchvision.datasets.ImageFolder(sys.argv[1], augment)
     loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=2, persistent_workers=True,
                                          drop_last=True)

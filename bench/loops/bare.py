@@ -14,7 +14,7 @@ parser.add_argument("folder")
 parser.add_argument("--workers", type=int, default=2)
 options = parser.parse_args()
 
-augment = v2.Compose([v2.RandomResizedCrop(64), v2.RandomHorizontalFlip(), v2.ToImage(),
+augment = v2.Compose([v2.RandomResizedCrop(32), v2.RandomHorizontalFlip(), v2.ToImage(),
                       v2.ToDtype(torch.float32, scale=True)])
 dataset = torchvision.datasets.ImageFolder(options.folder, augment)
 loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=options.workers,

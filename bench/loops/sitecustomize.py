@@ -1,22 +1,37 @@
-"""Every image takes as long to open as from a network, for bench/python_faults.py: cores are free meanwhile."""
+"""For bench/python_faults.py's loops on a CPU: an image takes longer to open, as from a network, and a model's forward
+pass takes longer, as on a device. The cores are free meanwhile, so that a loop without a fault has nothing to gain.
+"""
 
 import time
 
-SECONDS = 0.0015
+OPEN_S = 0.004
+DEVICE_S = 0.0035  # of each image
 
 
-def _slow_down():
-    try:
-        from PIL import Image
-    except ImportError:
-        return
+def _slow_down_images():
+    from PIL import Image
+
     opened = Image.open
 
     def open_slowly(*arguments, **named):
-        time.sleep(SECONDS)
+        time.sleep(OPEN_S)
         return opened(*arguments, **named)
 
     Image.open = open_slowly
 
 
-_slow_down()
+def _slow_down_networks():
+    from torch import nn
+
+    def before_forward(module, inputs):
+        if isinstance(module, nn.Conv2d) and module.in_channels == 3:  # the first layer
+            time.sleep(DEVICE_S * len(inputs[0]))
+
+    nn.modules.module.register_module_forward_pre_hook(before_forward)
+
+
+for _change in (_slow_down_images, _slow_down_networks):
+    try:
+        _change()
+    except ImportError:
+        pass

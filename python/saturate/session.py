@@ -13,7 +13,7 @@ from .observing import STEPS, Observation
 from .patches import endless_schedules
 from .restoring import Kept
 from .step_what_ifs import step_what_ifs
-from .turns import LEAST_STEPS, Arm, Gain, Pace, Remedy, Turns, WhatIf, held
+from .turns import Arm, Gain, Pace, Remedy, Turns, WhatIf, held
 
 SHORTEST_S, LONGEST_S = 60, 300  # unless the seconds are given
 FIRST_ROUNDS, MOST_ROUNDS = 3, 12
@@ -57,7 +57,7 @@ class Session:
         self._clock, self._report = clock, report
         self._kept = kept or Kept(torch, objects, samplers_of(loader))
         self._own = Arm(own_batches(loader), is_made_here=is_copied(loader))
-        self._turn_s = self._turn()
+        self._turn_s = min(MOST_TURN_S, max(LEAST_TURN_S, self.seconds * TURN_SHARE))
         self.results: List[WhatIf] = []
         self.current: Optional[WhatIf] = None  # while a turn with its change runs; also after a failure in it
         self.pace: Optional[Pace] = None      # of the loop as it is
@@ -65,7 +65,7 @@ class Session:
         self.start_share = 0.0                # of an epoch, until its first batch
         self.is_complete = False              # the measurement came to its end; else
         self.ended = "the script ended"       # why not
-        self._each_s = 0.0                    # that the latest first measurement of a change took
+        self._each_s = 0.0                    # of a first measurement: what the latest took, before it an estimate
 
     def run(self) -> NoPace:
         with endless_schedules(self.torch):
@@ -87,7 +87,6 @@ class Session:
             self.results = self._wanted()
             if not self._is_given:
                 self.seconds = min(LONGEST_S, max(self.seconds, self._expected_s()))
-                self._turn_s = self._turn()
                 self.results = self._wanted()  # with more time `compile` is tried too
             yield from self._persistence()
             for share in (FIRST_SHARE, 1.0):
@@ -103,18 +102,12 @@ class Session:
         yield from measured.run(self.seconds)
         self.pace, self.results = measured.pace, measured.what_ifs()
 
-    def _turn(self) -> float:
-        return min(MOST_TURN_S, max(LEAST_TURN_S, self.seconds * TURN_SHARE))
-
     def _unmeasured(self) -> List[WhatIf]:
         return [each for each in self.results if not each.skipped and each.gain is None]
 
     def _expected_s(self) -> float:
         """About how many seconds it takes from its beginning until all that is unmeasured now is measured."""
-        step_s = 1 / self.pace.steps_per_s if self.pace else 0.0
-        turn_s = max(self._turn_s, LEAST_STEPS * step_s) + (1 + min(self._own.ahead, LEAST_STEPS)) * step_s
-        each_s = max(self._each_s, 2 * FIRST_ROUNDS * turn_s)
-        return (self._spent() + len(self._unmeasured()) * each_s) / FIRST_SHARE
+        return (self._spent() + len(self._unmeasured()) * self._each_s) / FIRST_SHARE
 
     def needed_s(self) -> float:
         """About how many seconds would have been enough for all."""
@@ -131,13 +124,16 @@ class Session:
         batch = self._own.next()
         fixed = held(batch)
         whole, without_input, alone = [], [], []
+        took_s = 0.0
         for number in range(2 * FIRST_ROUNDS):
             alone.append(self.turns.loading(self._own, self._turn_s))
-            pace = yield from self.turns.steps(self._own, contextlib.nullcontext, self._turn_s)
-            whole.append(pace)
+            begin = self._clock()
+            whole.append((yield from self.turns.steps(self._own, contextlib.nullcontext, self._turn_s)))
+            took_s += self._clock() - begin
             without_input.append((yield from self.turns.steps(fixed, contextlib.nullcontext, self._turn_s)))
             if number + 1 >= FIRST_ROUNDS and self._left() < 0.85 * self.seconds:
                 break
+        self._each_s = 2 * FIRST_ROUNDS * took_s / len(whole)
         self.pace = sorted(whole)[len(whole) // 2]
         self.held_gain, self.loading_gain = (_gain_of(whole, other) for other in (without_input, alone))
         self._kept.restore()

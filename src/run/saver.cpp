@@ -93,6 +93,7 @@ void Saver::save(int64_t step, bool wait) {
   if (writer_.busy() && !best_unsaved_ && !wait) return;
   settle_together();
   if (evaluation_.best().best_step != step) retry_best();
+  adopt_best();
   Checkpoint now = snapshot_();
   save_due_ = best_unsaved_ = best_lost_ = unsaved_ = false;
   if (run_.is_first()) writer_.start(std::move(now));
@@ -151,6 +152,21 @@ void Saver::retry_best() {
   if (!run_.first_says(best_lost_)) return;
   if (run_.is_first()) writer_.restart();
   settle_together();
+}
+
+// Copies the best weights from the folder that the run resumed from: this folder then suffices.
+void Saver::adopt_best() {
+  if (found_best_.empty() || !options_.keep_best) return;
+  bool adopted = true;
+  try {
+    if (run_.is_first() && !store_.holds(found_best_))
+      store_.save(read_checkpoint(run_.env, found_best_));
+  } catch (const Error& error) {
+    adopted = false;
+    recorder_.log().warn(fmt::format("the best weights are not copied from {}, the run continues: {}",
+                                     found_best_, error.what()));
+  }
+  if (run_.first_says(adopted)) found_best_.clear();
 }
 
 std::string Saver::best_path(int64_t best_step) const {

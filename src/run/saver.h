@@ -63,6 +63,7 @@ class Saver {
   void report(const CheckpointWriter::Outcome& outcome);
   void settle_together();
   void retry_best();
+  void adopt_best();
 
   RunContext& run_;
   Recorder& recorder_;

@@ -36,7 +36,7 @@ class Package:
             if not self._has(job, "saturate, torch, torchvision"):
                 return
             self.check.run(job, self._command(self.root / "bench/python_faults.py", "--only", f"gpu:{fault}", "--rounds",
-                                              1, "--seconds", 3, "--diagnose-seconds", 25, "--work", folder,
+                                              1, "--seconds", 1, "--diagnose-seconds", 25, "--work", folder,
                                               "--json", found))
             answer = json.loads(found.read_text(encoding="utf-8")) if found.exists() else {"rows": [], "healthy": []}
         for row in answer["healthy"]:
