@@ -316,15 +316,19 @@ TEST_F(StoreCache, AMarkThatWasDeletedIsWrittenAgain) {
 
 TEST_F(StoreCache, OtherFoldersStay) {
   const std::string name = "0123456789abcdef0123456789abcdef";
-  const std::vector<std::string> others{name + "/notes.txt", "1" + name.substr(1) + "/sub/1-2",
+  const std::vector<std::string> others{name + "/notes.txt",
+                                        "1" + name.substr(1) + "/sub/1-2",
                                         "0123456789ABCDEF0123456789ABCDEF/1-2",
                                         "my photographs, all of this year/1-2",
-                                        ".old-photographs/notes.txt"};
+                                        ".old-photographs/notes.txt",
+                                        "lists/train.txt",
+                                        "lists/.new-photographs",
+                                        "lists/0123456789abcdef.txt"};
   for (const std::string& other : others)
     testing::write_file(folder / "cache/" + other, std::string(100, 'x'));
   testing::write_file(folder / "cache/" + name + "/1-30000", "");  // counts as 192 KiB if it is one
   server.put("/b", text);
-  const double gb = testing::cache_gb(4, kRangeSize);
+  const double gb = testing::cache_gb(4, kRangeSize, 2);  // and the folder `lists`
   for (const std::string path : {"/a", "/b"}) {
     ObjectStore store(env(), options(gb), quick_tuning());
     EXPECT_EQ(read_all(store, 4, path), 4u);

@@ -31,6 +31,20 @@ using testing::TempDir;
 
 constexpr uint64_t kLength = 984;
 
+// The file of the lock is another one whenever it is looked at.
+class ReplacingEnv : public FaultEnv {
+ public:
+  explicit ReplacingEnv(std::string file) : FaultEnv(env()), file_(std::move(file)) {}
+  int64_t now_ns() override {
+    fs::remove(file_);
+    return now_ns_ += 1'000'000'000;
+  }
+
+ private:
+  const std::string file_;
+  int64_t now_ns_ = 0;
+};
+
 class StoreSharedCache : public ::testing::Test {
  protected:
   // `entries`: its budget, of so many objects.
@@ -78,6 +92,13 @@ class StoreSharedCache : public ::testing::Test {
 };
 
 // Two that began with an empty folder, also if they only put ranges in the place of others.
+TEST_F(StoreSharedCache, ALockWhoseFileIsAnotherOneEachTimeIsAnError) {
+  ReplacingEnv files(folder / "cache/.space");
+  const Error error = testing::error_of([&] { const CacheSpace space(files, folder / "cache"); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRun);
+  EXPECT_NE(error.reason().find("another file each time"), std::string::npos) << error.what();
+}
+
 TEST_F(StoreSharedCache, NeverExceedsItsBudget) {
   const auto one = cache_of(16, env(), 2), other = cache_of(16, env(), 2);
   one->use("a");
@@ -150,15 +171,16 @@ TEST_F(StoreSharedCache, WhatAKilledProcessWroteIsCounted) {
 TEST_F(StoreSharedCache, ListsAreCounted) {
   const auto cache = cache_of(4, env(), 2);
   const std::vector<std::byte> list(3 * 4'096);
-  EXPECT_TRUE(cache->keep_list("l", list));
-  EXPECT_TRUE(cache->keep_list("l", list)) << "it replaces the first";
+  const std::string name(16, 'a'), other(16, 'b');
+  EXPECT_TRUE(cache->keep_list(name, list));
+  EXPECT_TRUE(cache->keep_list(name, list)) << "it replaces the first";
   cache->use("a");
   for (uint64_t i = 0; i < 4; ++i) write(*cache, "a", i);
   EXPECT_EQ(count(), 2u) << "the list and a range";
-  EXPECT_FALSE(cache->keep_list("m", list));
+  EXPECT_FALSE(cache->keep_list(other, list));
   const auto later = cache_of(4, env(), 2);
   later->use("b");
-  later->use_list("l");  // else it would make room
+  later->use_list(name);  // else it would make room
   write(*later, "b", 0);
   write(*later, "b", 1);
   EXPECT_EQ(count(), 2u);

@@ -75,16 +75,31 @@ inline std::string process_in(std::string_view name) {
   return "";
 }
 
+inline bool is_hex(std::string_view text, size_t digits) {
+  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
 inline bool is_object_folder(const FileInfo& info) {
-  return info.is_directory && info.name.size() == 32 &&
-         info.name.find_first_not_of("0123456789abcdef") == std::string::npos;
+  return info.is_directory && is_hex(info.name, 32);
+}
+// The file of a list, whose name is a hash.
+inline bool is_list_file(const FileInfo& info) {
+  return !info.is_directory && is_hex(info.name, 16);
+}
+// ".new-PID-TIME.NUMBER"
+inline bool is_unfinished_file(const FileInfo& info) {
+  if (info.is_directory || !info.name.starts_with(kUnfinished)) return false;
+  const std::string process = process_in(info.name);
+  const size_t dash = process.find('-'), end = kUnfinished.size() + process.size() + 1;
+  return dash != std::string::npos && parsed_number<uint64_t>(process.substr(0, dash)) &&
+         parsed_number<uint64_t>(process.substr(dash + 1), 16) && end < info.name.size() &&
+         parsed_number<uint64_t>(info.name.substr(end));
 }
 
 // Whether a folder holds only what caches write into that of an object; else it is not evicted.
 inline bool is_own(const std::vector<FileInfo>& entries) {
   return std::ranges::all_of(entries, [](const FileInfo& entry) {
-    return !entry.is_directory && (entry.name.starts_with(kUnfinished) ||
-                                   entry.name.starts_with(kUser) || entry_length(entry.name));
+    return is_unfinished_file(entry) ||
+           (!entry.is_directory && (entry.name.starts_with(kUser) || entry_length(entry.name)));
   });
 }
 

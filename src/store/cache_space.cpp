@@ -54,14 +54,19 @@ int open_shared(const std::string& path, const std::string& folder) {
 }  // namespace
 
 CacheSpace::CacheSpace(Env& env, const std::string& folder) : env_(env), path_(folder + "/.space") {
-  const int64_t until = env_.now_ns() + kMostWait;
+  const int64_t begin = env_.now_ns(), until = begin + kMostWait;
   try {
     while (!is_current()) {  // until the file that is locked is still there
-      if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+      const int64_t now = env_.now_ns();
+      if (now > until || (now > begin + kEndingWait && is_cancelled()))
+        fail_space(path_, "it is another file each time");
+      if (fd_ >= 0) {
+        ::close(std::exchange(fd_, -1));
+        env_.sleep_ns(kWaitStep);
+      }
       env_.make_directories(folder);
       fd_ = open_shared(path_, folder);
-      if (fd_ < 0 && (errno != ENOENT || env_.now_ns() > until))
-        fail_space(path_, std::strerror(errno));
+      if (fd_ < 0 && errno != ENOENT) fail_space(path_, std::strerror(errno));
       if (fd_ >= 0) take(until);
     }
     SpaceRecord record{};

@@ -90,13 +90,9 @@ std::string ExtentCache::list_path(const std::string& name) const {
 uint64_t ExtentCache::scan_lists() {
   uint64_t bytes = kCacheBlock;
   for (const FileInfo& file : list(std::string(kLists)).value_or(std::vector<FileInfo>())) {
-    const std::string path = list_path(file.name);
-    if (file.is_directory) continue;
-    if (file.name.starts_with(kUnfinished)) {
-      env_.remove(path);
-      continue;
-    }
-    bytes += room_there(path);
+    if (is_unfinished_file(file)) env_.remove(list_path(file.name));
+    if (!is_list_file(file)) continue;  // another program's, whose folder this may be
+    bytes += room_there(list_path(file.name));
     if (!used_lists_.contains(file.name)) old_lists_.push_back(file.name);
   }
   return bytes;
@@ -118,7 +114,7 @@ uint64_t ExtentCache::scan_object(const std::string& name) {
   const bool is_used = in_use_.contains(name), is_used_there = is_used_by_others(*entries);
   if (!is_used && !is_used_there && !is_own(*entries)) return 0;
   for (const FileInfo& entry : *entries) {
-    if (entry.name.starts_with(kUnfinished) ||
+    if (is_unfinished_file(entry) ||
         (entry.name.starts_with(kUser) && !is_running(process_in(entry.name))))
       env_.remove(folder_ + "/" + name + "/" + entry.name);
     if (entry_length(entry.name)) known_.emplace(entry_hash(name, entry.name), order_.end());
