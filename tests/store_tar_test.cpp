@@ -140,6 +140,14 @@ class StoreTarCache : public StoreTar {
     }
     return samples;
   }
+  // Serves the files of `pairs`, and returns their samples.
+  std::string serve_pairs() {
+    const std::string command =
+        "tar -cf " + (folder / "a.tar") + " -C " + (folder / "pairs") + " --sort=name .";
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    server.put("/a.tar", testing::read_text(folder / "a.tar"));
+    return expected();
+  }
   std::string expected() { return samples_of(*open_dataset(env(), "tar:" + (folder / "a.tar"))); }
 };
 
@@ -149,7 +157,7 @@ TEST_F(StoreTarCache, TheMembersAreKept) {
   EXPECT_EQ(requests_to_open(here), 1u);
   // A damaged list is made again.
   for (const auto& list : std::filesystem::directory_iterator(folder / "cache/lists"))
-    testing::write_file(list.path(), "SATTARS1, damaged");
+    testing::write_file(list.path(), "SATTARS2, damaged");
   EXPECT_GT(requests_to_open(here), 10u);
   EXPECT_EQ(requests_to_open(here), 1u);
   std::filesystem::remove_all(folder / "cache");
@@ -200,7 +208,7 @@ TEST_F(StoreTarCache, WithoutACacheALongListIsInTheUsersFolder) {
   EXPECT_EQ(requests("/many.tar"), 1u);
   const std::filesystem::path lists = folder / "user/saturate/archives";
   for (const auto& list : std::filesystem::directory_iterator(lists))
-    testing::write_file(list.path(), "SATTARS1, damaged");
+    testing::write_file(list.path(), "SATTARS2, damaged");
   EXPECT_GT(requests("/many.tar"), 40u);
   EXPECT_EQ(requests("/many.tar"), 1u);
   std::filesystem::remove_all(lists);
@@ -214,15 +222,26 @@ TEST_F(StoreTarCache, LabelsBesideImagesAreKept) {
     testing::write_file(key + ".jpg", testing::noise_jpeg(16, 16, uint64_t(i)));
     testing::write_file(key + ".cls", std::to_string(2 - i));
   }
-  ASSERT_EQ(
-      std::system(("tar -cf " + (folder / "a.tar") + " -C " + (folder / "pairs") + " --sort=name .")
-                      .c_str()),
-      0);
-  server.put("/a.tar", testing::read_text(folder / "a.tar"));
-  const std::string here = expected();
+  const std::string here = serve_pairs();
   ASSERT_TRUE(here.starts_with("2 "));
   requests_to_open(here);
   EXPECT_EQ(requests_to_open(here), 1u);
+}
+
+TEST_F(StoreTarCache, OnlyLabelsAreKeptOfFilesBesideImages) {
+  for (int i = 0; i < 3; ++i) {
+    const std::string key = folder / ("pairs/" + std::to_string(i)), text(100'000, 'x');
+    testing::write_file(key + ".jpg", testing::noise_jpeg(16, 16, uint64_t(i)));
+    testing::write_file(key + ".json",
+                        R"({"text": ")" + text + R"(", "label": )" + std::to_string(2 - i) + "}");
+    testing::write_file(key + ".txt", text);
+  }
+  const std::string here = serve_pairs();
+  ASSERT_TRUE(here.starts_with("2 "));
+  requests_to_open(here);
+  EXPECT_EQ(requests_to_open(here), 1u);
+  for (const auto& list : std::filesystem::directory_iterator(folder / "cache/lists"))
+    EXPECT_LT(std::filesystem::file_size(list.path()), 1'000u);
 }
 
 TEST(FarMembers, OnlyGoodListsOfTheSameObjectAreUsed) {

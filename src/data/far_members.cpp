@@ -17,7 +17,7 @@
 namespace saturate {
 namespace {
 
-constexpr std::string_view kMembersMagic = "SATTARS1";
+constexpr std::string_view kMembersMagic = "SATTARS2";
 constexpr uint64_t kLeastMember = 30;    // bytes of one in the file
 constexpr size_t kLeastList = 16 << 10;  // bytes of a file that is kept without data.cache_dir
 
@@ -32,14 +32,21 @@ std::string lists_folder(const ObjectStore& store) {
   return cache.empty() ? user_cache_folder("archives") : fmt::format("{}/{}", cache, kLists);
 }
 
+// Images and labels, and the others that begin with a new key, which end the group before.
 std::vector<FarMember> read_members(TarScanner& scanner, const std::string& path) {
   std::vector<FarMember> members;
+  std::optional<std::string> key;
+  int archive = 0;
   for (FarMember member; scanner.next(member);) {
     const SplitName split = split_name(member.name);
-    if (is_image_name(split.base)) check_far_size(member.size, store_name(path));
+    const bool is_image = is_image_name(split.base);
+    if (is_image) check_far_size(member.size, store_name(path));
     const bool is_label = is_label_ending(split.ending) && member.type == '0';
     member.label = is_label ? scanner.text(member) : std::nullopt;
-    members.push_back(member);
+    if (member.label && is_json_ending(split.ending)) member.label = reduced_json(*member.label);
+    const bool is_another = std::exchange(archive, member.archive) != member.archive;
+    if (is_image || is_label || is_another || key != split.key) members.push_back(member);
+    key = split.key;
   }
   return members;
 }

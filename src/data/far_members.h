@@ -14,13 +14,14 @@
 namespace saturate {
 
 struct FarMember : TarMember {
-  std::optional<std::string> label;  // the text of a .cls or .json file; none if it is too large
+  // The text of a .cls file, or reduced_json() of a .json file; none if that is too large.
+  std::optional<std::string> label;
 };
 
 struct FarArchive {
   std::unique_ptr<ReadableFile> file;
-  std::vector<FarMember> members;
-  std::string identity = {};  // StoreObject::identity(), or empty
+  std::vector<FarMember> members;  // without those that TarSource does not need
+  std::string identity = {};       // StoreObject::identity(), or empty
 };
 
 // Opens the archive. Uses the list that is kept of an object of the same URL, size and ETag (else

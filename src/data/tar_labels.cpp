@@ -48,8 +48,17 @@ SplitName split_name(std::string_view name) {
 }
 
 bool is_label_ending(std::string_view ending) {
-  const std::string lower = lower_case(ending);
-  return lower == "cls" || lower == "json";
+  return lower_case(ending) == "cls" || is_json_ending(ending);
+}
+
+bool is_json_ending(std::string_view ending) {
+  return lower_case(ending) == "json";
+}
+
+std::string reduced_json(const std::string& text) {
+  auto reduced = nlohmann::json::object();
+  if (const auto label = label_of_json(text)) reduced["label"] = *label;
+  return reduced.dump();
 }
 
 void PairGroup::start(std::string_view new_key, size_t entry) {
@@ -60,7 +69,7 @@ void PairGroup::start(std::string_view new_key, size_t entry) {
 }
 
 void PairGroup::add_label(std::string_view ending, std::string text) {
-  (lower_case(ending) == "cls" ? cls : json) = std::move(text);
+  (is_json_ending(ending) ? json : cls) = std::move(text);
 }
 
 std::optional<std::string> PairGroup::label(const std::string& where) const {

@@ -20,6 +20,10 @@ SplitName split_name(std::string_view name);
 
 // "cls" and "json", in any case.
 bool is_label_ending(std::string_view ending);
+bool is_json_ending(std::string_view ending);
+
+// A JSON text with the "label" of another one alone, which may be long.
+std::string reduced_json(const std::string& text);
 
 // Consecutive members with the same key.
 struct PairGroup {

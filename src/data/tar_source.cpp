@@ -102,7 +102,7 @@ class TarSource : public IndexedSource {
     try {
       LabelTable folders, pairs;
       for (size_t i = 0; i < archives.size(); ++i)
-        add_far(uint32_t(i), archives[i].members, folders, pairs);
+        add_far(uint32_t(i), std::exchange(archives[i].members, {}), folders, pairs);
       settle(folders, pairs);
     } catch (const Error&) {
       for (size_t i = 0; i < archives.size(); ++i)
