@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "data/export.h"
+#include "store/bucket_list.h"
 #include "store/store_env.h"
 #include "store/upload.h"
 #include "tests/bucket_testing.h"
@@ -89,6 +90,32 @@ TEST_F(StoreGoogle, AnObjectIsWritten) {
   }
   EXPECT_EQ(bucket.uploads(), 0u);
   expect_signed();
+}
+
+// Amazon's temporary keys, which would deny access to what is public, and are not for Google.
+TEST_F(StoreGoogle, KeysOfARoleAreNotSent) {
+  bucket.put("public/a", noise_text(10'000));
+  const auto expect_unsigned = [&] {
+    const size_t before = bucket.server.asks().size();
+    const auto store = make_store();
+    EXPECT_EQ(store->open("gs://bucket/public/a")->size, 10'000u);
+    BucketList list(store->calls(), locate_bucket(env(), "gs://bucket/public/"), "test");
+    list.each_page("public/", false, [](ListPage&&) {});
+    const auto asks = bucket.server.asks();
+    EXPECT_EQ(asks.size(), before + 2);
+    for (size_t i = before; i < asks.size(); ++i)
+      for (const char* part : {"KEYKEY", "TOKEN", "Authorization"})
+        EXPECT_EQ(asks[i].head.find(part), std::string::npos) << asks[i].head;
+  };
+  {
+    const ScopedVariable token("AWS_SESSION_TOKEN", "TOKENTOKEN");
+    expect_unsigned();
+  }
+  const ScopedVariable key("AWS_ACCESS_KEY_ID", nullptr), secret("AWS_SECRET_ACCESS_KEY", nullptr);
+  const ScopedVariable none("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", nullptr);
+  // A service that would be waited for if it was asked.
+  const ScopedVariable role("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/");
+  expect_unsigned();
 }
 
 }  // namespace

@@ -72,6 +72,38 @@ TEST_F(StoreRead, SmallAndEmptyObjects) {
   ObjectStore store(env(), {}, quick_tuning());
   EXPECT_EQ(read_range(store, store.open(server.url("/small")), 1, 2), "bc");
   EXPECT_EQ(store.open(server.url("/empty"))->size, 0u);
+  // A server that ignores ranges sends what was asked for, if that is the whole object.
+  server.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    answer = {200, {{"ETag", "\"1\""}}, ask.path == "/small" ? "abc" : ""};
+  });
+  const size_t before = server.asks().size();
+  const auto small = store.open(server.url("/small"));
+  EXPECT_EQ(small->size, 3u);
+  EXPECT_EQ(small->etag, "\"1\"");
+  EXPECT_EQ(read_range(store, small, 1, 2), "bc");
+  EXPECT_EQ(store.open(server.url("/empty"))->size, 0u);
+  EXPECT_EQ(server.asks().size(), before + 2);
+}
+
+TEST_F(StoreRead, AWholeObjectInsteadOfARangeIsGood) {
+  server.put("/small", text.substr(0, 2'000));
+  ObjectStore store(env(), {}, quick_tuning());
+  const auto object = store.open(server.url("/small"));
+  server.tamper([](const HttpAsk&, HttpAnswer& answer) { answer.status = 200; });
+  EXPECT_EQ(read_range(store, object, 0, 2'000), text.substr(0, 2'000));
+  EXPECT_EQ(server.asks().size(), 2u);
+}
+
+// An attempt after one that has stalled waits longer.
+TEST_F(StoreRead, AServerMayTakeLongUntilItsFirstByte) {
+  server.tamper([](const HttpAsk&, HttpAnswer&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3'000));
+  });
+  StoreTuning tuning = quick_tuning();
+  tuning.stall_s = 1;
+  ObjectStore store(env(), within(60), tuning);
+  EXPECT_EQ(store.open(server.url("/a"))->size, kReadSize);
+  EXPECT_GE(store.counts().retries, 1u);
 }
 
 struct BadReply {

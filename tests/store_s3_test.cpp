@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
+#include <thread>
 
 #include "saturate/data/error.h"
 #include "store/credentials.h"
@@ -30,7 +33,8 @@ class StoreS3 : public ::testing::Test {
   TempDir home;
   const std::string credentials_file = home / ".aws/credentials";
   const std::string config_file = home / ".aws/config";
-  const ScopedVariable variables[15] = {
+  const ScopedVariable variables[16] = {
+      {"AWS_EC2_METADATA_DISABLED", "true"},
       {"STORAGE_EMULATOR_HOST", nullptr},
       {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", nullptr},
       {"HOME", home.path().c_str()},
@@ -188,6 +192,29 @@ TEST_F(StoreS3Server, ExpiredKeysAreReadAgain) {
   EXPECT_EQ(error.kind(), ErrorKind::kRun);
   write_key("SECOND");
   EXPECT_EQ(read_some(store, object), text.substr(50'000, 100));
+}
+
+TEST_F(StoreS3Server, KeysThatAreMissingWhileTheirFileIsRenewedAreWaitedFor) {
+  ObjectStore store(env(), {}, quick_tuning());
+  const auto object = store.open("s3://bucket/a");
+  server.tamper([this](const HttpAsk& ask, HttpAnswer& answer) {
+    if (ask.head.find("FIRSTTOKEN") == std::string::npos) return;
+    std::filesystem::remove(credentials_file);
+    answer = {400, {}, "<Error><Code>ExpiredToken</Code></Error>"};
+  });
+  std::thread renewing([this] {
+    testing::wait_for([&] { return !std::filesystem::exists(credentials_file); });
+    for (const char* half : {"", "[default]\naws_access_key_id=SECONDKEY\n"}) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      testing::write_file(credentials_file, half);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    write_key("SECOND");
+  });
+  EXPECT_EQ(read_some(store, object), text.substr(50'000, 100));
+  renewing.join();
+  for (const HttpAsk& ask : server.asks())
+    EXPECT_NE(ask.head.find("Authorization"), std::string::npos) << ask.head;
 }
 
 // A request that was signed with the old keys, and is answered after the new ones were read.

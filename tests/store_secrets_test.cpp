@@ -117,6 +117,15 @@ TEST_F(StoreSecrets, AShortKeyIdStaysInTheNamesOfObjects) {
   EXPECT_EQ(keys, std::vector<std::string>{name});
 }
 
+TEST_F(StoreSecrets, AValueOfTheQueryMayBeANumberOfTheHeaders) {
+  const std::string text(10'000'000, 'x');
+  server.put("/versioned", text, "\"of 20240101\"");
+  ObjectStore store(env(), {}, quick_tuning());
+  const auto object = store.open(server.url("/versioned?v=20240101&size=10000000"));
+  EXPECT_EQ(object->size, text.size());
+  EXPECT_EQ(object->etag, "\"of 20240101\"");
+}
+
 // Sources that are no data, each with what its error says.
 struct BadText {
   const char *text, *error;

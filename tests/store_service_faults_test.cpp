@@ -1,13 +1,16 @@
 // Requests that wait for credentials while their service fails or does not answer.
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "store/credential_exchange.h"
 #include "store/object_store.h"
 #include "tests/bucket_testing.h"
 
@@ -124,7 +127,58 @@ TEST_F(StoreServiceFaults, AServiceThatDoesNotAnswerIsWaitedForUntilTheTimeLimit
   const Error error = error_of([&] { store.open("s3://bucket/a"); });
   EXPECT_NE(error.reason().find("no credentials came within data.timeout_s"), std::string::npos)
       << error.what();
-  EXPECT_EQ(error.remedy(), "Check the service that hands them out");
+  EXPECT_EQ(error.remedy(), kNoCredentialsRemedy);
+}
+
+TEST_F(StoreServiceFaults, AListWaitsForKeysUntilItsTimeLimit) {
+  hangs = true;
+  StoreOptions options;
+  options.timeout_s = 0.2;
+  ObjectStore store(env(), options, quick_tuning());
+  HttpCall call;
+  call.name = "the list";
+  call.is_signed = true;
+  call.request.url = objects.url("/bucket/");
+  const Error error = error_of([&] { store.calls().call(call); });
+  EXPECT_NE(error.reason().find("no credentials came in time"), std::string::npos) << error.what();
+  EXPECT_EQ(error.where(), "the list");
+}
+
+// A container on EC2 may not reach the service of its machine.
+TEST_F(StoreServiceFaults, AMachineWhoseServiceMayBeAwayHasNoKeysIfItIs) {
+  fails = true;
+  HttpCalls calls(env(), {}, quick_tuning(), nullptr);
+  CredentialService machine;
+  machine.kind = CredentialService::Kind::kMachine;
+  machine.url = service.url("");
+  machine.origin = "the machine's role";
+  EXPECT_NE(error_of([&] { ask_service(env(), calls, machine); }).remedy().find("hop limit"),
+            std::string::npos)
+      << "a setting names it";
+  machine.may_be_away = true;
+  ::testing::internal::CaptureStderr();
+  EXPECT_FALSE(ask_service(env(), calls, machine));
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(printed.find("hop limit"), std::string::npos) << printed;
+}
+
+TEST(StoreMachine, IsOneOfEc2ByItsMakerOrFirmware) {
+  TempDir dmi;
+  EXPECT_FALSE(is_machine_of_ec2(dmi.path()));
+  testing::write_file(dmi / "sys_vendor", "Xen\n");
+  testing::write_file(dmi / "bios_version", "4.11\n");
+  EXPECT_FALSE(is_machine_of_ec2(dmi.path()));
+  testing::write_file(dmi / "bios_version", "4.11.amazon\n");
+  EXPECT_TRUE(is_machine_of_ec2(dmi.path()));
+  // As in /sys, the size of this file is not that of its contents.
+  std::filesystem::remove(dmi / "bios_version");
+  std::filesystem::remove(dmi / "sys_vendor");
+  std::filesystem::create_symlink("/proc/thread-self/comm", dmi / "sys_vendor");
+  char before[16] = {};
+  ASSERT_EQ(::prctl(PR_GET_NAME, before), 0);
+  ASSERT_EQ(::prctl(PR_SET_NAME, "Amazon EC2"), 0);
+  EXPECT_TRUE(is_machine_of_ec2(dmi.path()));
+  ASSERT_EQ(::prctl(PR_SET_NAME, before), 0);
 }
 
 }  // namespace

@@ -101,6 +101,7 @@ ListPage BucketList::page(const std::string& prefix, bool by_folder, const std::
   HttpCall call;
   call.name = name_;
   call.is_signed = true;
+  call.for_google = place_.bucket.is_google;
   call.request.most = kMostPage;
   call.request.region = place_.bucket.region;
   // In the order of the names, which the signature requires.

@@ -9,6 +9,7 @@
 
 #include "base/cancel.h"
 #include "base/files.h"
+#include "base/printable.h"
 #include "saturate/data/error.h"
 #include "store/range_reply.h"
 #include "store/xml.h"
@@ -101,15 +102,20 @@ Credentials ask_container(Env& env, HttpCalls& calls, const CredentialService& s
   return ask_metadata(calls, service, call);
 }
 
-// In a container, no answer comes unless the instance permits a hop more.
-std::string metadata_token(HttpCalls& calls, const HttpCall& call) {
+// In a container, no answer comes unless the instance permits a hop more. Empty if there may be
+// none.
+std::optional<std::string> metadata_token(HttpCalls& calls, const HttpCall& call,
+                                          bool may_be_away) {
   try {
     return good_reply(calls, call);
   } catch (const Error& error) {
     if (is_cancelled()) throw;
-    fail(error.kind(), error.reason(), error.where(),
-         "Set AWS_EC2_METADATA_DISABLED=true if requests need no keys, or in a container the "
-         "instance's hop limit to 2");
+    const std::string remedy =
+        "Set AWS_EC2_METADATA_DISABLED=true if requests need no keys, or in a container the "
+        "instance's hop limit to 2";
+    if (!may_be_away) fail(error.kind(), error.reason(), error.where(), remedy);
+    print_warning(error.where() + ": " + error.reason() + "; requests are not signed. " + remedy);
+    return std::nullopt;
   }
 }
 
@@ -120,13 +126,14 @@ std::optional<Credentials> ask_machine(HttpCalls& calls, const CredentialService
   call.request.method = "PUT";
   call.request.url = service.url + "/latest/api/token";
   call.request.headers = {"X-aws-ec2-metadata-token-ttl-seconds: 300"};
-  const std::string token = metadata_token(calls, call);
-  for (const char c : token)
+  const auto token = metadata_token(calls, call, service.may_be_away);
+  if (!token) return std::nullopt;
+  for (const char c : *token)
     if (uint8_t(c) <= ' ' || uint8_t(c) >= 0x7f)
       fail(ErrorKind::kRun, "the machine's metadata hold no token", call.name,
            "Set AWS_EC2_METADATA_DISABLED=true if this machine has none");
   call.request.method = "GET";
-  call.request.headers = {"X-aws-ec2-metadata-token: " + token};
+  call.request.headers = {"X-aws-ec2-metadata-token: " + *token};
   call.request.url = service.url + "/latest/meta-data/iam/security-credentials/";
   const HttpReply roles = calls.call(call);
   if (roles.status == 404) return std::nullopt;

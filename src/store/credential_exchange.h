@@ -13,7 +13,7 @@
 namespace saturate {
 
 // Fails with kRun if the service does not answer, or refuses. Its replies and the tokens appear in
-// no message. Empty if a machine has no role.
+// no message. Empty if a machine has no role, or its service may be away and gives no token.
 std::optional<Credentials> ask_service(Env& env, HttpCalls& calls,
                                        const CredentialService& service);
 

@@ -1,7 +1,7 @@
 // Which service of the cloud hands out credentials.
 #include <algorithm>
+#include <fstream>
 
-#include "base/files.h"
 #include "saturate/data/error.h"
 #include "store/credentials.h"
 #include "store/store_url.h"
@@ -11,7 +11,6 @@ namespace {
 
 constexpr const char* kContainerHost = "http://169.254.170.2";
 constexpr const char* kMachineUrl = "http://169.254.169.254";
-constexpr const char* kMaker = "/sys/devices/virtual/dmi/id/sys_vendor";
 
 // A container's token goes only to TLS, this machine, or the addresses of ECS and EKS.
 void check_container_url(const std::string& url) {
@@ -29,15 +28,20 @@ void check_container_url(const std::string& url) {
        "AWS_CONTAINER_CREDENTIALS_FULL_URI", "Use https://");
 }
 
-bool is_machine_of_ec2(Env& env) {
-  try {
-    return env.exists(kMaker) && text_of_file(env, kMaker).starts_with("Amazon EC2");
-  } catch (const Error&) {
-    return false;
-  }
+// A file of /sys claims a size that its contents do not have, so that Env cannot read it.
+std::string line_of_sys(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
 }
 
 }  // namespace
+
+bool is_machine_of_ec2(const std::string& dmi) {
+  return line_of_sys(dmi + "/sys_vendor").starts_with("Amazon EC2") ||
+         line_of_sys(dmi + "/bios_version").find("amazon") != std::string::npos;
+}
 
 std::optional<CredentialService> find_web_identity(Env& env) {
   CredentialService service;
@@ -59,7 +63,7 @@ std::optional<CredentialService> find_web_identity(Env& env) {
   return service;
 }
 
-std::optional<CredentialService> find_metadata_service(Env& env) {
+std::optional<CredentialService> find_metadata_service() {
   CredentialService service;
   service.kind = CredentialService::Kind::kContainer;
   service.origin = "the container's role";
@@ -81,8 +85,9 @@ std::optional<CredentialService> find_metadata_service(Env& env) {
   service.origin = "the machine's role";
   service.url = environment_value("AWS_EC2_METADATA_SERVICE_ENDPOINT");
   if (environment_value("AWS_EC2_METADATA_DISABLED") == "true") return std::nullopt;
-  if (service.url.empty() && !is_machine_of_ec2(env)) return std::nullopt;
-  if (service.url.empty()) service.url = kMachineUrl;
+  service.may_be_away = service.url.empty();
+  if (service.may_be_away && !is_machine_of_ec2()) return std::nullopt;
+  if (service.may_be_away) service.url = kMachineUrl;
   while (service.url.ends_with('/')) service.url.pop_back();
   return service;
 }

@@ -17,6 +17,7 @@ constexpr int64_t kRenewBefore = 300 * kSecond;  // expiry
 constexpr int64_t kUsableUntil = 15 * kSecond;   // before expiry
 constexpr int64_t kRenewPause = 30 * kSecond;    // between attempts, while the old ones are good
 constexpr int64_t kKeepFailure = kSecond;        // for all who waited for the same attempt
+constexpr int64_t kReadPause = kSecond / 20;     // between looks at a file without keys
 
 }  // namespace
 
@@ -27,16 +28,19 @@ CredentialSource::~CredentialSource() {
   ending_ = true;
 }
 
-CredentialSource::Look CredentialSource::look() {
+CredentialSource::Look CredentialSource::look(bool for_google) {
   const MutexLock lock(mutex_);
   if (!is_known_) {
     current_ = find_credentials(env_);
     if (!current_) service_ = find_web_identity(env_);
     if (!current_ && !service_) service_ = find_credential_process(env_);
-    if (!current_ && !service_) service_ = find_metadata_service(env_);
+    if (!current_ && !service_) service_ = find_metadata_service();
     is_known_ = true;
     if (service_) current_.reset();
   }
+  if (for_google && (service_ || (current_ && !current_->token.empty()))) return {true, {}};
+  if (next_read_ns_ > 0 && env_.now_ns() >= next_read_ns_) read_again();
+  if (next_read_ns_ > 0) return {};
   if (!service_) return {true, current_};
   const int64_t now = unix_time_ns(env_);
   const bool expires = current_ && current_->expires_ns > 0;
@@ -49,13 +53,17 @@ CredentialSource::Look CredentialSource::look() {
   return {};
 }
 
-std::optional<Credentials> CredentialSource::get(const std::string& name) {
+std::optional<Credentials> CredentialSource::get(const std::string& name, bool for_google,
+                                                 int64_t deadline_ns) {
   while (true) {
-    const Look found = look();
+    const Look found = look(for_google);
     if (found.is_there) return found.credentials;
     if (is_cancelled()) fail_cancelled(name);
+    if (env_.now_ns() >= deadline_ns)
+      fail(ErrorKind::kRun, "no credentials came in time", name, kNoCredentialsRemedy);
     MutexLock lock(mutex_);
-    if (exchanging_) changed_.wait_until(lock, std::chrono::steady_clock::now() + kCancelLook);
+    if (exchanging_ || next_read_ns_ > 0)
+      changed_.wait_until(lock, std::chrono::steady_clock::now() + kCancelLook);
   }
 }
 
@@ -63,11 +71,25 @@ bool CredentialSource::replace(const std::optional<Credentials>& old) {
   const MutexLock lock(mutex_);
   if (current_ != old || !is_known_) return true;
   if (!service_) {
-    current_ = find_credentials(env_);
-    return current_ != old;
+    if (old)
+      read_again();
+    else
+      current_ = find_credentials(env_);
+    return next_read_ns_ > 0 || current_ != old;
   }
   current_.reset();
   return true;
+}
+
+void CredentialSource::read_again() {
+  std::optional<Credentials> found;
+  try {
+    found = find_credentials(env_);
+  } catch (const Error&) {
+    // Half of a file.
+  }
+  next_read_ns_ = found ? 0 : env_.now_ns() + kReadPause;
+  if (found) current_ = std::move(found);
 }
 
 void CredentialSource::renew(const std::optional<Credentials>& old, const std::string& name) {
@@ -107,7 +129,10 @@ void CredentialSource::exchange() {
   next_exchange_ns_ = unix_time_ns(env_) + kRenewPause;
   if (!failure) {
     current_ = std::move(found);
-    if (!current_) service_.reset();  // a machine without a role
+    if (current_)
+      service_->may_be_away = false;  // that it is away later does not mean unsigned requests
+    else
+      service_.reset();  // a machine without a role
   }
   changed_.notify_all();
 }

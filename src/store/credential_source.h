@@ -29,23 +29,28 @@ class CredentialSource {
 
   // Credentials, or nullopt if there are none, so that requests are not signed. Never waits:
   // is_there is false while a service is asked for them. Fails as find_credentials(), or with the
-  // service's failure; a call that comes a second later tries again.
+  // service's failure; a call that comes a second later tries again. `for_google`: only keys that
+  // may be Google's, of the environment or a profile, without a session token.
   struct Look {
     bool is_there = false;
     std::optional<Credentials> credentials = {};
   };
-  Look look() TAKES_LOCK(mutex_);
+  Look look(bool for_google = false) TAKES_LOCK(mutex_);
 
-  // As look(), and waits. `name`: what it is for, if the thread is cancelled.
-  std::optional<Credentials> get(const std::string& name);
+  // As look(), and waits, until that time of Env's clock. `name`: what it is for, if none come or
+  // the thread is cancelled.
+  std::optional<Credentials> get(const std::string& name, bool for_google = false,
+                                 int64_t deadline_ns = INT64_MAX);
 
   // A store says that `old` have expired. False if there are no others; after true, look() and
-  // get() return others.
+  // get() return others, perhaps later: a file may be missing, or half written, while another
+  // program renews it.
   bool replace(const std::optional<Credentials>& old) TAKES_LOCK(mutex_);
   // As replace(), but fails with kRun.
   void renew(const std::optional<Credentials>& old, const std::string& name);
 
  private:
+  void read_again() NEEDS_LOCK(mutex_);
   void begin_exchange() NEEDS_LOCK(mutex_);
   void exchange() TAKES_LOCK(mutex_);
 
@@ -59,12 +64,16 @@ class CredentialSource {
   bool is_known_ GUARDED_BY(mutex_) = false;
   std::optional<CredentialService> service_ GUARDED_BY(mutex_);  // that they come from, if any
   std::optional<Credentials> current_ GUARDED_BY(mutex_);
+  // When to read keys again that their file does not hold at present; 0: it does.
+  int64_t next_read_ns_ GUARDED_BY(mutex_) = 0;
   int64_t next_exchange_ns_ GUARDED_BY(mutex_) = INT64_MIN;
   bool exchanging_ GUARDED_BY(mutex_) = false;
   std::exception_ptr failure_ GUARDED_BY(mutex_);
   int64_t failed_ns_ GUARDED_BY(mutex_) = 0;
   std::unique_ptr<ThreadPool> thread_;  // last: it uses all of the above; made when needed
 };
+
+constexpr const char* kNoCredentialsRemedy = "Check the service or file that they come from";
 
 // For one request; more show that those of the service are of no use.
 constexpr int kMostRenewals = 2;

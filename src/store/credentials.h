@@ -39,6 +39,7 @@ struct CredentialService {
   std::string token;          // kContainer; may be empty
   std::string role, session;  // kWebIdentity
   std::string command;        // kProcess
+  bool may_be_away = false;   // kMachine, which no setting names: then requests are not signed
   std::string origin;         // for messages
 };
 
@@ -49,7 +50,10 @@ struct CredentialService {
 std::optional<CredentialService> find_web_identity(Env& env);
 // credential_process of the profile, after its keys.
 std::optional<CredentialService> find_credential_process(Env& env);
-std::optional<CredentialService> find_metadata_service(Env& env);
+std::optional<CredentialService> find_metadata_service();
+
+// By the names of the maker (Nitro) and of the firmware (Xen).
+bool is_machine_of_ec2(const std::string& dmi = "/sys/devices/virtual/dmi/id");
 
 // "https://SERVICE.REGION.amazonaws.com", which in China ends in ".cn".
 std::string amazon_url(const std::string& service, const std::string& region);

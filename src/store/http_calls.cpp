@@ -61,10 +61,12 @@ HttpCalls::HttpCalls(Env& env, const StoreOptions& options, const StoreTuning& t
 HttpReply HttpCalls::call(const HttpCall& call) {
   const double limit = call.request.timeout_s > 0 ? call.request.timeout_s : options_.timeout_s;
   const int64_t deadline = env_.now_ns() + int64_t(limit * 1e9);
+  const int stall_s = call.request.stall_s > 0 ? call.request.stall_s : tuning_.stall_s;
   HttpRequest request = call.request;
-  for (int attempt = 1, renewals = 0;; ++attempt) {
+  for (int attempt = 1, renewals = 0, stalls = 0;; ++attempt) {
+    if (call.is_signed) request.signer = credentials_->get(call.name, call.for_google, deadline);
     request.timeout_s = std::max(1.0, double(deadline - env_.now_ns()) * 1e-9);
-    if (call.is_signed) request.signer = credentials_->get(call.name);
+    request.stall_s = stall_after(stall_s, stalls);
     HttpReply reply = send(request, call.name);
     const std::string problem = passing_problem(reply, call);
     if (problem.empty()) {
@@ -74,14 +76,15 @@ HttpReply HttpCalls::call(const HttpCall& call) {
       credentials_->renew(request.signer, call.name);
       continue;
     }
-    const double delay = backoff(attempt);
-    if (env_.now_ns() + int64_t(delay * 1e9) > deadline)
+    stalls += reply.stalled;
+    const double delay = backoff(attempt), left = double(deadline - env_.now_ns()) * 1e-9;
+    if (delay > left)
       fail(ErrorKind::kRun,
            "no answer in " + decimal_text(limit, 0) + " s" +
                (call.request.timeout_s > 0 ? "" : " (data.timeout_s)") + " and " +
                std::to_string(attempt) + " attempts; the last one: " + problem,
            call.name, "Check the network and the store, then run it again");
-    pause(delay, call.name);
+    pause(std::min(std::max(delay, retry_after(reply)), left), call.name);
   }
 }
 
@@ -95,14 +98,18 @@ double HttpCalls::backoff(int attempt) {
 HttpReply HttpCalls::send(const HttpRequest& request, const std::string& name) {
   const auto pending = std::make_shared<Pending>();
   transfers_.post([this, pending, request] {
+    HttpReply failed;
     try {
       pending->number = transfers_.start(
           request, [pending](HttpReply&& reply) { pending->put(std::move(reply)); });
-    } catch (...) {  // no memory
-      HttpReply failed;
+      return;
+    } catch (const Error& error) {
+      failed.error = error.reason();
+      failed.remedy = error.remedy();
+    } catch (...) {
       failed.error = "no memory for the transfer";
-      pending->put(std::move(failed));
     }
+    pending->put(std::move(failed));
   });
   MutexLock lock(pending->mutex);
   while (!pending->reply) {

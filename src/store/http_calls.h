@@ -21,6 +21,7 @@ struct HttpCall {
   HttpRequest request;  // without signer; may be empty: timeout_s
   std::string name;     // for messages
   bool is_signed = false;
+  bool for_google = false;  // see CredentialSource::look()
 };
 
 // Safe for concurrent use.

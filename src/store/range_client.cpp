@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
+#include <iterator>
 #include <utility>
 
 #include "base/printable.h"
@@ -16,8 +16,7 @@ namespace {
 
 constexpr int kMostRedirects = 5, kMostLies = 4;
 constexpr size_t kFewDurations = 20, kMostDurations = 256;
-constexpr double kMostRetryAfter = 60;  // seconds
-constexpr double kLookAgain = 0.02;     // seconds between two looks for credentials
+constexpr double kLookAgain = 0.02;  // seconds between two looks for credentials
 constexpr int kTriesBeforeWarning = 4;
 constexpr size_t kMostPlace = 100;                 // bytes
 constexpr double kLongPause = 2;                   // seconds, announced before
@@ -25,12 +24,6 @@ constexpr int64_t kWarningEvery = 60'000'000'000;  // ns
 
 std::string range_header(uint64_t offset, uint64_t length) {
   return "Range: bytes=" + std::to_string(offset) + "-" + std::to_string(offset + length - 1);
-}
-
-// "Retry-After: SECONDS"; its other form, a date, is ignored.
-double retry_after(const HttpReply& reply) {
-  const double seconds = std::strtod(reply.header("retry-after").c_str(), nullptr);
-  return std::isfinite(seconds) ? std::clamp(seconds, 0.0, kMostRetryAfter) : 0;
 }
 
 // Scheme and host of a URL that a server has sent, for messages.
@@ -46,7 +39,7 @@ struct RangeClient::Fetch {
   uint64_t offset, length;
   Done done;
   int64_t deadline_ns;
-  int attempts = 0, lies = 0, redirects = 0, renewals = 0;
+  int attempts = 0, stalls = 0, lies = 0, redirects = 0, renewals = 0;
   struct Running {
     uint64_t number;  // of the transfer
     int64_t begun_ns;
@@ -115,7 +108,7 @@ void RangeClient::wait_for_credentials(const FetchPtr& fetch) {
   fail_fetch(
       fetch, ErrorKind::kRun,
       "no credentials came within data.timeout_s = " + decimal_text(options_.timeout_s, 0) + " s",
-      "Check the service that hands them out");
+      kNoCredentialsRemedy);
 }
 
 bool RangeClient::send(const FetchPtr& fetch) {
@@ -125,8 +118,9 @@ bool RangeClient::send(const FetchPtr& fetch) {
   request.headers.push_back(range_header(fetch->offset, fetch->length));
   request.most = size_t(fetch->length);
   request.timeout_s = std::max(1.0, double(fetch->deadline_ns - env_.now_ns()) * 1e-9);
+  request.stall_s = stall_after(tuning_.stall_s, fetch->stalls);
   if (object.location.is_bucket) {
-    const CredentialSource::Look found = credentials_.look();
+    const CredentialSource::Look found = credentials_.look(object.location.is_google);
     if (!found.is_there) return false;
     request.signer = found.credentials;
     request.region = object.location.region;
@@ -175,9 +169,11 @@ void RangeClient::take_reply(const FetchPtr& fetch, uint64_t number, HttpReply&&
   fetch->running.erase(found);
   bytes_ += reply.body.size();
   const StoreObject& object = *fetch->object;
-  hide_secrets(reply, secrets_of(object.location.url, fetch->signer));
-  hide_secrets(reply, secrets_of(object.redirected, {}));
-  const ReplyVerdict verdict = judge_reply(*fetch->object, fetch->offset, fetch->length, reply);
+  auto secrets = secrets_of(object.location.url, fetch->signer);
+  std::ranges::move(secrets_of(object.redirected, {}), std::back_inserter(secrets));
+  hide_secrets(reply, secrets);
+  ReplyVerdict verdict = judge_reply(*fetch->object, fetch->offset, fetch->length, reply);
+  verdict.what = without_secrets(std::move(verdict.what), secrets);
   if (verdict.kind != ReplyKind::kGood) return take_failure(fetch, verdict, reply);
   const double first_byte = std::min(reply.first_byte_s, seconds);
   paces_.push_back({first_byte, (seconds - first_byte) / double(fetch->length)});
@@ -198,6 +194,7 @@ void RangeClient::note_times(const HttpReply& reply) {
 void RangeClient::take_failure(const FetchPtr& fetch, const ReplyVerdict& verdict,
                                const HttpReply& reply) {
   StoreObject& object = *fetch->object;
+  fetch->stalls += reply.stalled;
   if (verdict.kind == ReplyKind::kRedirect) return follow(fetch, reply);
   if (verdict.kind == ReplyKind::kExpired) return renew(fetch, verdict.what);
   if (verdict.kind == ReplyKind::kFinal && !object.redirected.empty() &&

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
+#include <cmath>
+#include <cstdlib>
 #include <optional>
 #include <string_view>
 
@@ -99,6 +100,34 @@ ReplyVerdict judge_body(const StoreObject& object, const HttpReply& reply) {
   return {};
 }
 
+// Opens an object of so many bytes, or compares its version.
+ReplyVerdict take_version(StoreObject& object, uint64_t total, const HttpReply& reply) {
+  const std::string etag = reply.header("etag"), modified = reply.header("last-modified");
+  if (!object.is_open) {
+    object.size = total;
+    object.etag = etag;
+    object.modified = modified;
+    object.head = reply.body;
+    object.is_open = true;
+  } else if (!etag.empty() && !object.etag.empty()
+                 ? etag != object.etag
+                 : !modified.empty() && !object.modified.empty() && modified != object.modified) {
+    return final_verdict("the object has changed since the run began: its ETag or date is another",
+                         kChanged);
+  }
+  return {};
+}
+
+// Whether a server that ignores ranges has sent the whole object, which was asked for. A longer one
+// fills the request that opens it.
+bool is_whole_object(const StoreObject& object, uint64_t offset, uint64_t length,
+                     const HttpReply& reply) {
+  const size_t size = reply.body.size();
+  if (offset != 0 || !reply.error.empty() || reply.too_long) return false;
+  return object.is_open ? size == object.size
+                        : size < length && reply.header("content-length") == std::to_string(size);
+}
+
 ReplyVerdict judge_content(StoreObject& object, uint64_t offset, uint64_t length,
                            HttpReply& reply) {
   const std::string header = reply.header("content-range");
@@ -124,20 +153,7 @@ ReplyVerdict judge_content(StoreObject& object, uint64_t offset, uint64_t length
   if (reply.body.size() != end - offset)
     return lie("the server sent " + std::to_string(reply.body.size()) + " bytes instead of " +
                std::to_string(end - offset));
-  const std::string etag = reply.header("etag"), modified = reply.header("last-modified");
-  if (!object.is_open) {
-    object.size = total;
-    object.etag = etag;
-    object.modified = modified;
-    object.head = reply.body;
-    object.is_open = true;
-  } else if (!etag.empty() && !object.etag.empty()
-                 ? etag != object.etag
-                 : !modified.empty() && !object.modified.empty() && modified != object.modified) {
-    return final_verdict("the object has changed since the run began: its ETag or date is another",
-                         kChanged);
-  }
-  return {};
+  return take_version(object, total, reply);
 }
 
 ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
@@ -201,6 +217,12 @@ bool may_pass(int status, const std::string& code) {
          code == "ServiceUnavailable";
 }
 
+double retry_after(const HttpReply& reply) {
+  constexpr double kMost = 60;
+  const double seconds = std::strtod(reply.header("retry-after").c_str(), nullptr);
+  return std::isfinite(seconds) ? std::clamp(seconds, 0.0, kMost) : 0;
+}
+
 bool is_expired(const std::string& code) {
   return code == "ExpiredToken" || code == "ExpiredTokenException" || code == "RequestExpired" ||
          code == "TokenRefreshRequired";
@@ -224,7 +246,10 @@ ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, 
   if (reply.status == 206 && reply.too_long)
     return lie("the server sent more bytes than the " + std::to_string(length) +
                " that it was asked for");
-  if (reply.status == 200) return ignored_range(object);
+  if (reply.status == 200)
+    return is_whole_object(object, offset, length, reply)
+               ? take_version(object, reply.body.size(), reply)
+               : ignored_range(object);
   if (!reply.error.empty()) {
     const std::string what = printable(reply.error);
     if (!reply.remedy.empty()) return final_verdict(what, reply.remedy, kind_at(object));

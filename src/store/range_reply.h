@@ -32,6 +32,9 @@ std::string error_code_of(const HttpReply& reply);
 std::string region_of(const HttpReply& reply);
 // Whether a further attempt may succeed, as with a store that is too busy.
 bool may_pass(int status, const std::string& code);
+// Seconds that the server asks to wait, at most 60: "Retry-After: SECONDS". Its other form, a date,
+// is ignored.
+double retry_after(const HttpReply& reply);
 // Whether the credentials have expired.
 bool is_expired(const std::string& code);
 // Whether access with these credentials is denied.

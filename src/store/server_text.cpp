@@ -13,6 +13,8 @@ constexpr size_t kShortestSecret = 8;  // shorter ones, such as a number of seco
 // Good replies hold names, in which a shorter key ID, such as "datascience", may be a word.
 constexpr size_t kShortestInNames = 16;
 constexpr std::string_view kHidden = "***";
+constexpr std::string_view kCompared[] = {"content-length", "content-range", "etag",
+                                          "last-modified"};
 
 void add(std::vector<std::string>& secrets, const std::string& secret) {
   if (secret.size() < kShortestSecret) return;
@@ -70,7 +72,8 @@ void hide_secrets(HttpReply& reply, const std::vector<std::string>& secrets) {
     hide(reply.error, secret);
     if (reply.status != 206 && !(is_good && secret.size() < kShortestInNames))
       hide(reply.body, secret);
-    for (auto& [name, value] : reply.headers) hide(value, secret);
+    for (auto& [name, value] : reply.headers)
+      if (std::ranges::count(kCompared, std::string_view(name)) == 0) hide(value, secret);
   }
 }
 

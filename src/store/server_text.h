@@ -17,7 +17,9 @@ std::vector<std::string> secrets_of(const std::string& url,
                                     const std::optional<Credentials>& signer);
 std::string without_secrets(std::string text, const std::vector<std::string>& secrets);
 // Replaces secrets in all parts of a reply that messages may show: its headers, its error, and its
-// body unless that is the range that was asked for. Short ones stay in the body of a good reply.
+// body unless that is the range that was asked for. Short ones stay in the body of a good reply,
+// and all in headers that are compared with other values, such as Content-Range: a query's value
+// may be one of their numbers.
 void hide_secrets(HttpReply& reply, const std::vector<std::string>& secrets);
 
 // The text, printable, if it is short and has only letters, digits and the characters of `others`;

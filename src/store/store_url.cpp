@@ -147,7 +147,7 @@ BucketPlace locate_bucket(Env& env, const std::string& url) {
   check_bucket(bucket, url);
   const std::string key(rest.substr(std::min(slash + 1, rest.size())));
   if (starts_with_word(url, "gs://"))
-    return {{find_google_endpoint() + "/" + bucket + "/", true, "auto"}, key};
+    return {{find_google_endpoint() + "/" + bucket + "/", true, "auto", true}, key};
   const S3Settings s3 = find_s3_settings(env);
   const std::string endpoint = s3.endpoint.empty() ? amazon_url("s3", s3.region) : s3.endpoint;
   // A certificate for *.HOST does not cover a bucket with dots.

@@ -37,6 +37,7 @@ struct StoreLocation {
   std::string url;         // http(s)
   bool is_bucket = false;  // s3: or gs:: signed if there are credentials, and never redirected
   std::string region;      // for the signature
+  bool is_google = false;  // gs:, which is not for Amazon's keys
 };
 
 // A bucket of s3:// or gs://, and a key in it: of an object, or what keys begin with.

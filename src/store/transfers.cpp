@@ -32,6 +32,7 @@ constexpr long kMostConnections = 288;  // those of an ObjectStore, and some
 void set_error(HttpReply& reply, CURLcode code, const std::string& text) {
   const auto says = [&](std::string_view part) { return text.find(part) != std::string::npos; };
   reply.error = text;
+  reply.stalled = code == CURLE_OPERATION_TIMEDOUT && says("too slow");
   if (code == CURLE_SSL_CONNECT_ERROR &&
       (says("wrong version number") || says("packet length too long") ||
        says("record layer failure") || says("unexpected TLS"))) {
@@ -220,7 +221,14 @@ struct Transfers::State {
       transfer.headers = curl.slist_append(transfer.headers, header.c_str());
     };
     std::ranges::for_each(request.headers, add);
-    const auto set = [&](CURLoption option, auto value) { curl.easy_setopt(easy, option, value); };
+    const auto set = [&](CURLoption option, auto value) {
+      return curl.easy_setopt(easy, option, value);
+    };
+    const auto require = [](CURLcode code, const char* what) {
+      if (code != CURLE_OK)
+        fail(ErrorKind::kUsage, std::string("this libcurl ") + what, "libcurl.so.4",
+             "Install another libcurl, such as that of the system");
+    };
     if (request.method != "GET") set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
     if (request.body) {
       transfer.body = request.body;
@@ -230,7 +238,7 @@ struct Transfers::State {
     set(CURLOPT_URL, request.url.c_str());
     if (!request.region.empty()) set(CURLOPT_PATH_AS_IS, 1L);  // ".." may be part of a key
     if (!authorities.empty()) set(CURLOPT_CAINFO, authorities.c_str());
-    set(CURLOPT_PROTOCOLS_STR, "http,https");
+    require(set(CURLOPT_PROTOCOLS_STR, "http,https"), "does not restrict its protocols");
     set(CURLOPT_NOSIGNAL, 1L);
     set(kQuickExit, 1L);
     if (request.direct) set(CURLOPT_NOPROXY, "*");
@@ -248,7 +256,8 @@ struct Transfers::State {
     set(CURLOPT_ERRORBUFFER, transfer.problem.data());
     if (request.signer) {
       const std::string scope = "aws:amz:" + request.region + ":s3";
-      set(CURLOPT_AWS_SIGV4, scope.c_str());
+      // Without it the keys would be sent as they are.
+      require(set(CURLOPT_AWS_SIGV4, scope.c_str()), "does not sign requests");
       set(CURLOPT_USERNAME, request.signer->key.c_str());
       set(CURLOPT_PASSWORD, request.signer->secret.c_str());
       // S3 requires the body's hash, which libcurl 7.88 omits.

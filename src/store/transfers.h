@@ -2,6 +2,7 @@
 // libcurl's multi interface.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -34,6 +35,7 @@ struct HttpReply {
   int status = 0;                              // 0: none came
   std::string error;                           // empty if the reply is complete
   bool too_long = false;                       // the body was longer than asked for
+  bool stalled = false;                        // stall_s has passed
   std::string remedy;                          // of an error that comes again; else ""
   std::map<std::string, std::string> headers;  // by name in lower case
   std::vector<std::byte> body;
@@ -45,6 +47,12 @@ struct HttpReply {
     return found == headers.end() ? "" : found->second;
   }
 };
+
+// HttpRequest::stall_s after so many attempts that have stalled: a server may take long until its
+// first byte.
+inline int stall_after(int first_s, int stalls) {
+  return first_s << std::min(stalls, 4);
+}
 
 class Transfers {
  public:

@@ -44,9 +44,10 @@ class XmlParser {
       : xml_(xml), where_(where), text_(text) {}
 
   void parse() {
-    if (xml_.starts_with("<?xml")) {
-      const size_t end = xml_.find("?>");
-      if (end == std::string_view::npos || end > 200) refuse();
+    skip_space();  // of a store that keeps the connection while it works
+    if (xml_.substr(at_).starts_with("<?xml")) {
+      const size_t end = xml_.find("?>", at_);
+      if (end == std::string_view::npos || end - at_ > 200) refuse();
       at_ = end + 2;
     }
     skip_space();
