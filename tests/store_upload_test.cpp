@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/cancel.h"
+#include "base/text.h"
 #include "data/export.h"
 #include "store/md5.h"
 #include "store/store_env.h"
@@ -93,6 +94,9 @@ TEST_F(StoreUpload, RequestsAreSignedWithTheirBodies) {
   for (const HttpAsk& ask : server.asks()) {
     EXPECT_NE(ask.head.find("AWS4-HMAC-SHA256 Credential=KEYKEY/"), std::string::npos);
     EXPECT_EQ(ask.head.find("SECRET"), std::string::npos);
+    if (is_part(ask)) {
+      EXPECT_NE(ask.head.find("Content-MD5: "), std::string::npos) << ask.head;
+    }
     parts += is_part(ask);
   }
   EXPECT_EQ(parts, 3u);
@@ -141,6 +145,15 @@ TEST_F(StoreUpload, UploadsThatCannotBeListedAreNoError) {
   });
   write(noise_text(3 * kPart), 0.2);
   EXPECT_TRUE(is_there());
+}
+
+TEST_F(StoreUpload, WithoutPermissionToListTheRemedyNamesIt) {
+  bucket.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    if (method_of(ask) == "GET") answer = {403, {}, "<Error><Code>AccessDenied</Code></Error>"};
+  });
+  const Error error = error_of([&] { write("new"); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_NE(error.remedy().find("s3:ListBucket"), std::string::npos) << error.what();
 }
 
 TEST_F(StoreUpload, AnExistingObjectIsNotReplaced) {
@@ -214,6 +227,13 @@ TEST(StoreMd5, IsThatOfTheStandard) {
       {std::string(64, 'a'), "014842d480b571495a4a0363793f7367"}};
   for (const auto& [text, digest] : known)
     EXPECT_EQ(md5_hex(std::as_bytes(std::span(text))), digest) << text;
+}
+
+TEST(Base64, IsThatOfTheStandard) {
+  const std::map<std::string, std::string> known{
+      {"", ""}, {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}};
+  for (const auto& [text, encoded] : known)
+    EXPECT_EQ(base64(std::as_bytes(std::span(text))), encoded);
 }
 
 // As a process that was killed leaves it.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -51,6 +52,21 @@ inline std::string lower_case(std::string_view text) {
 
 inline bool is_letter_or_digit(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
+
+// RFC 4648, section 4.
+inline std::string base64(std::span<const std::byte> bytes) {
+  static constexpr char kDigits[] =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t group = 0;
+    for (size_t k = 0; k < 3; ++k)
+      group = group << 8 | (i + k < bytes.size() ? uint32_t(bytes[i + k]) : 0);
+    for (size_t k = 0; k < 4; ++k)
+      text += i + k <= bytes.size() ? kDigits[group >> (18 - 6 * k) & 63] : '=';
+  }
+  return text;
 }
 
 }  // namespace saturate

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "record/json_fields.h"
 #include "saturate/data/error.h"
 
@@ -21,21 +22,6 @@ using nlohmann::json;
 constexpr size_t kMostImages = 256;
 constexpr size_t kLargestImage = size_t{4} << 20;    // bytes
 constexpr size_t kLargestTrace = size_t{256} << 20;  // bytes
-
-// RFC 4648, section 4.
-std::string base64(std::span<const std::byte> bytes) {
-  static constexpr char kDigits[] =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t group = 0;
-    for (size_t k = 0; k < 3; ++k)
-      group = group << 8 | (i + k < bytes.size() ? uint32_t(bytes[i + k]) : 0);
-    for (size_t k = 0; k < 4; ++k)
-      text += i + k <= bytes.size() ? kDigits[group >> (18 - 6 * k) & 63] : '=';
-  }
-  return text;
-}
 
 // "training-007.png"; rejects names that could leave the folder.
 bool is_kept_name(const std::string& name) {

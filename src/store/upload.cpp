@@ -25,6 +25,7 @@ constexpr size_t kMostReply = 1 << 20;  // bytes
 constexpr size_t kMostList = 8 << 20;   // bytes of a list of 1,000 uploads or parts
 constexpr int kCompleteSeconds = 600;   // at least; the store may join many parts meanwhile
 constexpr int kMostCompletes = 5;
+constexpr double kLeastRate = 16 << 10;  // bytes/s of a part, which shares the link with others
 constexpr double kAbortSeconds = 15, kStoppedAbortSeconds = 2;
 
 std::shared_ptr<const std::vector<std::byte>> bytes_of_text(const std::string& text) {
@@ -36,6 +37,15 @@ void set_body(HttpRequest& request, std::shared_ptr<const std::vector<std::byte>
   request.body_hash = sha256_hex(*body);
   request.body = std::move(body);
   request.headers.push_back("Content-Type: application/octet-stream");
+}
+
+// RFC 1864.
+std::string md5_header(std::span<const std::byte> bytes) {
+  const std::string hex = md5_hex(bytes);
+  std::vector<std::byte> digest;
+  for (size_t i = 0; i < hex.size(); i += 2)
+    digest.push_back(std::byte(parsed_number<uint8_t>(hex.substr(i, 2), 16).value()));
+  return "Content-MD5: " + base64(digest);
 }
 
 void print_info(const std::string& name, const std::string& text) {
@@ -70,6 +80,7 @@ HttpCall Upload::call_of(const std::string& method, const std::string& query) co
   HttpCall call;
   call.name = name_;
   call.is_signed = true;
+  call.for_google = location_.is_google;
   call.request.method = method;
   call.request.url = location_.url + query;
   call.request.region = location_.region;
@@ -84,6 +95,11 @@ std::optional<uint64_t> Upload::size_there() {
   const HttpReply reply = store_->calls().call(call);
   if (reply.status == 404) return std::nullopt;
   if (reply.status == 416) return 0;
+  if (reply.status == 403 && error_code_of(reply) == "AccessDenied")
+    fail(
+        ErrorKind::kData, "cannot tell whether the object exists: the server answered 403", name_,
+        "Permit s3:GetObject and s3:ListBucket to these keys: without the latter, S3 denies access "
+        "to an object that does not exist");
   require_good(call, reply, "read the object");
   const std::string range = reply.header("content-range");
   uint64_t size = 0;
@@ -217,6 +233,17 @@ bool Upload::is_there(size_t number, std::span<const std::byte> bytes) const {
          trimmed(found->second.etag, "\"") == md5_hex(bytes);
 }
 
+HttpReply Upload::put(const std::string& query, const Bytes& bytes) {
+  HttpCall call = call_of("PUT", query);
+  set_body(call.request, bytes);
+  call.request.headers.push_back(md5_header(*bytes));  // buckets with Object Lock require it
+  call.request.timeout_s =
+      std::max(store_->options().timeout_s, double(bytes->size()) / kLeastRate);
+  HttpReply reply = store_->calls().call(call);
+  require_good(call, reply, "write the object");
+  return reply;
+}
+
 void Upload::put_part(size_t number, const Bytes& bytes) {
   if (is_there(number, *bytes)) {
     kept_ += bytes->size();
@@ -224,12 +251,9 @@ void Upload::put_part(size_t number, const Bytes& bytes) {
     etags_[number - 1] = left_.parts.at(number).etag;
     return;
   }
-  HttpCall call =
-      call_of("PUT", "?partNumber=" + std::to_string(number) + "&uploadId=" + encode_query(id_));
-  set_body(call.request, bytes);
-  const HttpReply reply = store_->calls().call(call);
-  require_good(call, reply, "write the object");
-  const std::string etag = reply.header("etag");
+  const std::string etag =
+      put("?partNumber=" + std::to_string(number) + "&uploadId=" + encode_query(id_), bytes)
+          .header("etag");
   if (etag.empty())
     fail(ErrorKind::kRun, "the store acknowledges a part without an ETag", name_,
          "Check the endpoint: it must be that of an S3 service");
@@ -249,9 +273,7 @@ void Upload::wait_for_parts(size_t most) {
 
 void Upload::close() {
   if (id_.empty()) {
-    HttpCall call = call_of("PUT", "");
-    set_body(call.request, std::make_shared<std::vector<std::byte>>(std::exchange(part_, {})));
-    require_good(call, store_->calls().call(call), "write the object");
+    put("", std::make_shared<std::vector<std::byte>>(std::exchange(part_, {})));
   } else {
     if (!part_.empty()) send_part();
     wait_for_parts(0);

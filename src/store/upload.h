@@ -59,6 +59,7 @@ class Upload : public WritableFile {
   void begin();
   void send_part();
   bool is_there(size_t number, std::span<const std::byte> bytes) const;
+  HttpReply put(const std::string& query, const Bytes& bytes);
   void put_part(size_t number, const Bytes& bytes);
   void wait_for_parts(size_t most);
   void complete();
