@@ -60,7 +60,8 @@ HttpCalls::HttpCalls(Env& env, const StoreOptions& options, const StoreTuning& t
 
 HttpReply HttpCalls::call(const HttpCall& call) {
   const double limit = call.request.timeout_s > 0 ? call.request.timeout_s : options_.timeout_s;
-  const int64_t deadline = env_.now_ns() + int64_t(limit * 1e9);
+  const double retry_s = call.retry_s > 0 ? std::min(call.retry_s, limit) : limit;
+  const int64_t begin = env_.now_ns(), deadline = begin + int64_t(limit * 1e9);
   const int stall_s = call.request.stall_s > 0 ? call.request.stall_s : tuning_.stall_s;
   HttpRequest request = call.request;
   for (int attempt = 1, renewals = 0, stalls = 0;; ++attempt) {
@@ -77,10 +78,11 @@ HttpReply HttpCalls::call(const HttpCall& call) {
       continue;
     }
     stalls += reply.stalled;
-    const double delay = backoff(attempt), left = double(deadline - env_.now_ns()) * 1e-9;
+    const double delay = backoff(attempt), elapsed = double(env_.now_ns() - begin) * 1e-9,
+                 left = retry_s - elapsed;
     if (delay > left)
       fail(ErrorKind::kRun,
-           "no answer in " + decimal_text(limit, 0) + " s" +
+           "no answer in " + decimal_text(std::max(elapsed, retry_s), 0) + " s" +
                (call.request.timeout_s > 0 ? "" : " (data.timeout_s)") + " and " +
                std::to_string(attempt) + " attempts; the last one: " + problem,
            call.name, "Check the network and the store, then run it again");

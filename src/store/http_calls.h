@@ -22,6 +22,7 @@ struct HttpCall {
   std::string name;     // for messages
   bool is_signed = false;
   bool for_google = false;  // see CredentialSource::look()
+  double retry_s = 0;       // attempts begin within it; 0: within the time limit
 };
 
 // Safe for concurrent use.

@@ -237,8 +237,8 @@ HttpReply Upload::put(const std::string& query, const Bytes& bytes) {
   HttpCall call = call_of("PUT", query);
   set_body(call.request, bytes);
   call.request.headers.push_back(md5_header(*bytes));  // buckets with Object Lock require it
-  call.request.timeout_s =
-      std::max(store_->options().timeout_s, double(bytes->size()) / kLeastRate);
+  call.retry_s = store_->options().timeout_s;
+  call.request.timeout_s = std::max(call.retry_s, double(bytes->size()) / kLeastRate);
   HttpReply reply = store_->calls().call(call);
   require_good(call, reply, "write the object");
   return reply;
