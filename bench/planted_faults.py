@@ -49,7 +49,7 @@ LOOPS = [
 
 # Texts that are put after a step, at its indentation; {m}: the model.
 IN_STEP = {
-    "item-in-loop": "[value.item() for value in next({m}.parameters()).detach().new_zeros(40_000)]",
+    "item-in-loop": "next({m}.parameters()).detach().new_zeros(2_000_000).tolist()",
     "print-in-loop": "print(*(parameter.detach() for parameter in {m}.parameters()))",
     "logging": "__import__(\"logging\").getLogger(\"grads\").warning(\"%s\", torch.rand(100_000).tolist())",
     "checkpoint-saves": "torch.save(({m}.state_dict(), torch.zeros(8_000_000)), \"latest.pt\")",
