@@ -24,7 +24,8 @@ TURN_SHARE = 1 / 150   # of the time
 MOST_TURN_S, LEAST_TURN_S = 1.0, 0.1
 
 # Only measured if the loop does it.
-SEEN = ("item-in-loop", "print-in-loop", "logging", "checkpoint-saves", "anomaly-mode", "profiler-on")
+SEEN = ("item-in-loop", "print-in-loop", "logging", "checkpoint-saves", "anomaly-mode", "profiler-on", "set-to-none",
+        "threads")
 
 NAMES = ("data-loading", "workers-too-few", "workers-too-many", "prefetch", "persistent-workers", "pin-memory",
          "decode-cache", "saturate-loader", "batch-size", "item-in-loop", "print-in-loop", "logging", "checkpoint-saves",
