@@ -57,7 +57,6 @@ IN_STEP = {
 # Texts that are put before the loop.
 AT_BEGIN = {
     "anomaly-mode": "torch.autograd.set_detect_anomaly(True)",
-    "profiler-on": "profiler = torch.profiler.profile(record_shapes=True).__enter__()",
     "threads": "torch.set_num_threads(16)",
 }
 
@@ -112,7 +111,7 @@ FAULTS = [
     Fault("gpu", "checkpoint-saves"),
     Fault("lightning", "persistent-workers", texts=_fresh_workers(LOADER_LINE)),
     Fault("lightning", "print-in-loop"),
-    Fault("lightning", "profiler-on"),
+    Fault("lightning", "checkpoint-saves"),
     Fault("lightning", "workers-too-few", texts=NO_WORKERS, others=("data-loading",)),
     Fault("accelerate", "workers-too-few", texts=NO_WORKERS, others=("data-loading",)),
     Fault("accelerate", "fused-optimizer", texts=SLOW_ADAM),
@@ -123,5 +122,5 @@ FAULTS = [
     Fault("torchvision", "anomaly-mode"),
     Fault("timm", "workers-too-few", ("--workers", "0"), others=("data-loading",)),
     Fault("timm", "item-in-loop"),
-    Fault("timm", "profiler-on"),
+    Fault("timm", "logging"),
 ]
