@@ -4,6 +4,7 @@
 """
 
 import sys
+import time
 
 import lightning
 import torch
@@ -25,11 +26,15 @@ class Classifier(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
 
 
+def connect(_):
+    time.sleep(0.5)  # as a worker that opens a database
+
+
 def main():
     augment = v2.Compose([v2.RandomResizedCrop(32), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     dataset = torchvision.datasets.ImageFolder(sys.argv[1], augment)
     loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=2, persistent_workers=True,
-                                         drop_last=True)
+                                         worker_init_fn=connect, drop_last=True)
     trainer = lightning.Trainer(max_epochs=1000, accelerator="cpu", logger=False, enable_checkpointing=False,
                                 enable_progress_bar=False, enable_model_summary=False)
     trainer.fit(Classifier(len(dataset.classes)), loader)

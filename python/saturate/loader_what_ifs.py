@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import multiprocessing
 import os
 import warnings
 from typing import Any, Callable, Iterator, List, Optional
@@ -13,6 +15,7 @@ from .replacing import is_of_torchvision, replacement_of
 from .turns import Remedy, WhatIf
 
 REPRESENTATIVES = 256  # samples that stand for the dataset in a cache
+FORK = "fork"          # the only way to start workers that does not run the script's top level in them
 
 
 class Endless:
@@ -29,6 +32,16 @@ class Endless:
                 yield each
             if is_empty:
                 return
+
+
+class Few:
+    """The first ones of a sampler."""
+
+    def __init__(self, sampler: Any, number: int) -> None:
+        self._sampler, self._number = sampler, number
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self._sampler, self._number)
 
 
 class AsItIs:
@@ -52,24 +65,24 @@ def copyable(loader: Any) -> Any:
     return AsItIs(loader) if has_own else loader
 
 
-def rebuilt(loader: Any, *, is_endless: bool = True, **changes: Any) -> Any:
-    """A DataLoader with the same arguments apart from `changes`, and without end."""
+def rebuilt(loader: Any, *, order: Callable[[Any], Any] = Endless, **changes: Any) -> Any:
+    """A DataLoader with the same arguments apart from `changes`. `order` wraps its sampler, if it has one."""
     from torch.utils.data import DataLoader, IterableDataset
 
     workers = changes.get("num_workers", loader.num_workers)
     named = {"dataset": loader.dataset, "num_workers": workers, "collate_fn": loader.collate_fn,
              "pin_memory": loader.pin_memory, "timeout": loader.timeout if workers else 0,
-             "worker_init_fn": loader.worker_init_fn, "generator": loader.generator,
-             "multiprocessing_context": loader.multiprocessing_context if workers else None}
+             "worker_init_fn": loader.worker_init_fn, "generator": loader.generator}
+    named.update((name, getattr(loader, name)) for name in ("in_order", "pin_memory_device") if hasattr(loader, name))
     if workers:
-        named["prefetch_factor"] = loader.prefetch_factor or 2
-    endless = Endless if is_endless else (lambda sampler: sampler)
+        named.update(prefetch_factor=loader.prefetch_factor or 2, persistent_workers=loader.persistent_workers,
+                     multiprocessing_context=loader.multiprocessing_context if loader.num_workers else FORK)
     if isinstance(loader.dataset, IterableDataset):
         named.update(batch_size=loader.batch_size, drop_last=loader.drop_last)
     elif changes.get("batch_sampler", loader.batch_sampler) is not None:
-        named["batch_sampler"] = endless(changes.pop("batch_sampler", loader.batch_sampler))
+        named["batch_sampler"] = order(changes.pop("batch_sampler", loader.batch_sampler))
     else:
-        named.update(batch_size=None, sampler=endless(loader.sampler))
+        named.update(batch_size=None, sampler=order(loader.sampler))
     named.update(changes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about more workers than cores, which is what is tried
@@ -82,17 +95,27 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _argument(loader: Any, name: str, value: Any) -> Remedy:
-    return Remedy(f"Change the DataLoader's argument to {name}={value}", (f"DataLoader(..., {name}={value})",),
-                  Edit("DataLoader", {name: value}, getattr(loader, "_saturate_line", 0)))
+def _arguments(loader: Any, **values: Any) -> Remedy:
+    shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return Remedy(f"Give the DataLoader {shown}", (f"DataLoader(..., {shown})",),
+                  Edit("DataLoader", values, getattr(loader, "_saturate_line", 0)))
+
+
+def _workers_of(loader: Any, number: int) -> Remedy:
+    """The first workers are forked, as they are where that was measured."""
+    started = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    if loader.num_workers or started == FORK:
+        return _arguments(loader, num_workers=number)
+    remedy = _arguments(loader, num_workers=number, multiprocessing_context=FORK)
+    return remedy._replace(lines=(
+        *remedy.lines, '# or num_workers alone, with the training under if __name__ == "__main__":'))
 
 
 def _workers(loader: Any) -> List[WhatIf]:
     now, machine = loader.num_workers, cores()
 
     def with_workers(name: str, number: int) -> WhatIf:
-        return WhatIf(name, _argument(loader, "num_workers", number),
-                      batches=lambda: rebuilt(loader, num_workers=number))
+        return WhatIf(name, _workers_of(loader, number), batches=lambda: rebuilt(loader, num_workers=number))
 
     if now == 0:
         return [with_workers("data-loading", number) for number in sorted({machine, 2 * machine})]
@@ -101,7 +124,7 @@ def _workers(loader: Any) -> List[WhatIf]:
     found = [with_workers("workers-too-few", number) for number in more]
     found += [with_workers("workers-too-many", number) for number in sorted({fewer, 0} - {now}, reverse=True)]
     factor = loader.prefetch_factor or 2
-    found.append(WhatIf("prefetch", _argument(loader, "prefetch_factor", 4 * factor),
+    found.append(WhatIf("prefetch", _arguments(loader, prefetch_factor=4 * factor),
                         batches=lambda: rebuilt(loader, prefetch_factor=4 * factor)))
     return found
 
@@ -230,15 +253,20 @@ def persistent_remedy() -> Remedy:
 
 
 def epoch_start(loader: Any, is_persistent: bool, clock: Callable[[], float], rounds: int) -> Optional[List[float]]:
-    """Seconds from the beginning of an epoch to its first batch, by round; the first one warms up."""
-    made = rebuilt(loader, is_endless=False, persistent_workers=is_persistent)
-    found, batches = [], None
+    """Seconds from the last batch of an epoch to the first one of the next, by round; the first one warms up. These
+    epochs have one batch for each worker, since a loader that is left earlier first loads what it was asked for."""
+    from torch.utils.data import IterableDataset
+
+    if isinstance(loader.dataset, IterableDataset):  # its whole epochs may be long
+        return None
+    made = rebuilt(loader, order=lambda sampler: Few(sampler, max(1, loader.num_workers)), persistent_workers=is_persistent)
+    found, begin = [], clock()
     for _ in range(rounds + 1):
-        if not is_persistent:
-            batches = None  # ends the workers of the last epoch
-        begin = clock()
         batches = iter(made)
         if next(batches, None) is None:
             return None
         found.append(clock() - begin)
+        begin = clock()
+        for _ in batches:
+            begin = clock()
     return found[1:]

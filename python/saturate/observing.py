@@ -6,12 +6,14 @@ import contextlib
 from typing import Any, Callable, Dict, Iterator, List
 
 from .patches import Calls, Counted, calls_of, replaced
+from .phases import is_traced
 
 STEPS = 3  # that are observed
 
 
 class Observation:
-    """Filled while active(). `modules` are outermost and had gradients; `steps` is counted by the user of this."""
+    """Filled while active(). `modules` are outermost, called outside compiled code, and had gradients; `steps` is
+    counted by the user of this."""
 
     def __init__(self, torch: Any, model: Any = None, optimizer: Any = None) -> None:
         self.torch = torch
@@ -60,6 +62,8 @@ class Observation:
         return zero_grad
 
     def _enter(self, module: Any, *_: Any) -> None:
+        if is_traced():
+            return
         self._depth += 1
         if self._depth > 1 or not self.torch.is_grad_enabled():
             return
@@ -72,7 +76,8 @@ class Observation:
             self.modules.append(module)
 
     def _leave(self, *_: Any) -> None:
-        self._depth = max(0, self._depth - 1)
+        if not is_traced():
+            self._depth = max(0, self._depth - 1)
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:
         self.optimizer_steps += 1

@@ -33,15 +33,17 @@ def calls_of(torch: Any) -> Calls:
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """What has replaced `value` meanwhile stays; it may call `value`, which then only forwards."""
     own = vars(owner).get(name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        if own is not None:
-            setattr(owner, name, own)
-        else:
-            delattr(owner, name)  # it was inherited
+        if vars(owner).get(name) is value:
+            if own is not None:
+                setattr(owner, name, own)
+            else:
+                delattr(owner, name)  # it was inherited
 
 
 def endless_schedules(torch: Any) -> contextlib.AbstractContextManager[None]:
@@ -63,16 +65,16 @@ def _is_from_torch(frame: Any) -> bool:
 
 
 class Counted:
-    """Calls, and the seconds in them; a call within another one counts once."""
+    """Calls, and the seconds in them, while active(); a call within another one counts once."""
 
     def __init__(self) -> None:
         self.calls: Dict[str, int] = {}
         self.seconds: Dict[str, float] = {}
-        self._is_inside = False
+        self._is_active = self._is_inside = False
 
     def wrapper(self, cause: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*arguments: Any, **named: Any) -> Any:
-            if self._is_inside or _is_from_torch(sys._getframe(1)):
+            if not self._is_active or self._is_inside or _is_from_torch(sys._getframe(1)):
                 return original(*arguments, **named)
             self._is_inside, begin = True, time.perf_counter()
             try:
@@ -91,21 +93,31 @@ class Counted:
                 for owner, names in places:
                     for name in names:
                         stack.enter_context(replaced(owner, name, self.wrapper(cause, getattr(owner, name))))
-            yield
+            self._is_active = True
+            try:
+                yield
+            finally:
+                self._is_active = False
 
 
-def _silent(original: Callable[..., Any], is_value: bool, repeats: Dict[Any, int]) -> Callable[..., Any]:
+class _Turn:
+    def __init__(self) -> None:
+        self.is_active = False
+        self.repeats: Dict[Any, int] = {}  # in this step, by place
+
+
+def _silent(original: Callable[..., Any], is_value: bool, turn: _Turn) -> Callable[..., Any]:
     values: Dict[Tuple[Any, int], Any] = {}
 
     def silent(*arguments: Any, **named: Any) -> Any:
         frame = sys._getframe(1)
-        if _is_from_torch(frame):
+        if not turn.is_active or _is_from_torch(frame):
             return original(*arguments, **named)
         if not is_value:
             return None
         place = (frame.f_code, frame.f_lasti)  # each place gets its first value again, without waiting for it
-        repeats[place] = repeats.get(place, 0) + 1
-        if repeats[place] > MOST_REPEATS:
+        turn.repeats[place] = turn.repeats.get(place, 0) + 1
+        if turn.repeats[place] > MOST_REPEATS:
             return original(*arguments, **named)
         if place not in values:
             values[place] = original(*arguments, **named)
@@ -117,8 +129,8 @@ def _silent(original: Callable[..., Any], is_value: bool, repeats: Dict[Any, int
 def without_calls(cause: str, calls: Calls) -> Callable[[], contextlib.AbstractContextManager[Callable[[], None]]]:
     """A step without the calls of a cause. Values that a step reads are those of its first time. The `with` block's
     value is to be called before each step."""
-    repeats: Dict[Any, int] = {}  # in this step, by place
-    wrappers = [(owner, name, _silent(getattr(owner, name), cause == "item-in-loop", repeats))
+    turn = _Turn()
+    wrappers = [(owner, name, _silent(getattr(owner, name), cause == "item-in-loop", turn))
                 for owner, names in calls[cause] for name in names]
 
     @contextlib.contextmanager
@@ -126,7 +138,11 @@ def without_calls(cause: str, calls: Calls) -> Callable[[], contextlib.AbstractC
         with contextlib.ExitStack() as stack:
             for owner, name, value in wrappers:
                 stack.enter_context(replaced(owner, name, value))
-            repeats.clear()
-            yield repeats.clear
+            turn.repeats.clear()
+            turn.is_active = True
+            try:
+                yield turn.repeats.clear
+            finally:
+                turn.is_active = False
 
     return change

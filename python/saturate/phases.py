@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import time
@@ -9,6 +10,7 @@ from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .device_time import DeviceTime, cuda_time
+from .patches import replaced
 from .worker_time import WorkerTimes
 
 # The phases of metrics.jsonl.
@@ -74,18 +76,24 @@ class PhaseClock:
         return now
 
 
-class _Hook:
-    """A module's hook. That of a copied or pickled module does nothing."""
+def is_traced() -> bool:
+    """Whether torch.compile reads the caller, which then must do nothing, or it would break the graph."""
+    import torch
 
-    def __init__(self, call: Optional[Callable[..., None]] = None) -> None:
+    return bool(getattr(torch.compiler, "is_compiling", bool)())
+
+
+class _Hook:
+    """A module's hook. That of a copied or pickled module is a function of Python's that does nothing."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
         self._call = call
 
     def __call__(self, *_: Any) -> None:
-        if self._call is not None:
-            self._call()
+        self._call()
 
     def __reduce__(self) -> Any:
-        return _Hook, ()
+        return getattr, (contextlib.nullcontext, "__exit__")
 
 
 class Hooks:
@@ -95,7 +103,7 @@ class Hooks:
     def __init__(self, clock: PhaseClock, on_batch: Callable[[Any], None], on_optimizer: Callable[[Any], None],
                  model: Any = None) -> None:
         self._clock, self._on_batch, self._on_optimizer = clock, on_batch, on_optimizer
-        self._undo: List[Callable[[], None]] = []
+        self._undo = contextlib.ExitStack()
         self._search: List[Any] = []           # global hooks, while outermost modules are looked for
         self._known: Dict[int, Any] = {}       # modules with hooks
         self._depth = 0
@@ -113,8 +121,8 @@ class Hooks:
 
     def remove(self) -> None:
         self.end_search()
-        while self._undo:
-            self._undo.pop()()
+        self._clock.thread, self.workers.is_over = None, True  # for those that others have wrapped, which stay
+        self._undo.close()
 
     def end_search(self) -> None:
         """From now on only the modules that were outermost so far count; others' hooks would cost time."""
@@ -130,7 +138,7 @@ class Hooks:
         self._torch = torch
         self._wrap(dataloader._BaseDataLoaderIter, "__next__", WAIT, self._on_batch)
         multi = dataloader._MultiProcessingDataLoaderIter
-        self._replace(multi, "__init__", self.workers.wrapped(multi.__init__))
+        self._undo.enter_context(replaced(multi, "__init__", self.workers.wrapped(multi.__init__)))
         self._clock.device = cuda_time(torch, len(NAMES))
         if self._clock.device is not None:
             self._wrap(torch.Tensor, "to", COPY)
@@ -139,7 +147,7 @@ class Hooks:
         self._wrap_collectives(torch)
         for handle in (optimizer.register_optimizer_step_pre_hook(lambda *_: self._clock.enter(OPTIMIZER)),
                        optimizer.register_optimizer_step_post_hook(self._after_optimizer)):
-            self._undo.append(handle.remove)
+            self._undo.callback(handle.remove)
         if model is not None:
             self._add_module(model)
         else:
@@ -191,12 +199,7 @@ class Hooks:
                 if hook is not None:
                     hook.remove()
 
-        self._replace(torch.autograd, "backward", backward)
-
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        own = vars(owner).get(name)
-        setattr(owner, name, value)
-        self._undo.append(lambda: setattr(owner, name, own) if own is not None else delattr(owner, name))
+        self._undo.enter_context(replaced(torch.autograd, "backward", backward))
 
     def _wrap(self, owner: Any, name: str, phase: int, then: Optional[Callable[[Any], None]] = None) -> None:
         original, clock = getattr(owner, name), self._clock
@@ -216,23 +219,38 @@ class Hooks:
                 then(result)
             return result
 
-        self._replace(owner, name, wrapper)
+        self._undo.enter_context(replaced(owner, name, wrapper))
 
     def _add_module(self, module: Any) -> None:
         if isinstance(module, self._torch.jit.ScriptModule):  # takes no hooks; its time is the host's
             return
         self._known[id(module)] = module  # kept, so that its id stays its own
-        self._undo.append(module.register_forward_pre_hook(_Hook(self._enter_module)).remove)
-        self._undo.append(module.register_forward_hook(_Hook(self._leave_module), always_call=True).remove)
+        self._undo.callback(module.register_forward_pre_hook(_Hook(self._enter_module)).remove)
+        self._undo.callback(module.register_forward_hook(_Hook(self._leave_module), always_call=True).remove)
+        compiled = getattr(module, "_compiled_call_impl", None)  # by module.compile(), with its hooks
+        if compiled is not None:
+            self._undo.enter_context(replaced(module, "_compiled_call_impl", self._measured(compiled)))
 
-    def _enter_module(self, *_: Any) -> None:
-        self._clock.enter(FORWARD if self._torch.is_grad_enabled() else EVALUATION)
+    def _measured(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def measured(*arguments: Any, **named: Any) -> Any:
+            self._enter_module()
+            try:
+                return call(*arguments, **named)
+            finally:
+                self._leave_module()
 
-    def _leave_module(self, *_: Any) -> None:
-        self._clock.leave()
+        return measured
+
+    def _enter_module(self) -> None:
+        if not is_traced():
+            self._clock.enter(FORWARD if self._torch.is_grad_enabled() else EVALUATION)
+
+    def _leave_module(self) -> None:
+        if not is_traced():
+            self._clock.leave()
 
     def _search_enter(self, module: Any, *_: Any) -> None:
-        if get_ident() != self._clock.thread:
+        if is_traced() or get_ident() != self._clock.thread:
             return
         self._depth += 1
         if self._depth == 1 and id(module) not in self._known:
@@ -241,7 +259,7 @@ class Hooks:
                 self._enter_module()
 
     def _search_leave(self, *_: Any) -> None:
-        if get_ident() == self._clock.thread and self._depth > 0:
+        if not is_traced() and get_ident() == self._clock.thread and self._depth > 0:
             self._depth -= 1
 
     def _after_optimizer(self, optimizer: Any, *_: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import platform
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+import warnings
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ._core import Error, __version__
 from .phases import NAMES
@@ -78,7 +80,7 @@ class EventFiles:
     """TensorBoard's events."""
 
     def __init__(self, writer: Any) -> None:
-        self._writer = writer
+        self._writer, self.path = writer, writer.log_dir
 
     def write(self, record: Dict[str, Any]) -> None:
         if record["kind"] != "step":
@@ -102,20 +104,44 @@ class EventFiles:
         self._writer.close()
 
 
-def open_outputs(out: Any, tensorboard: Union[bool, str, os.PathLike[str]]) -> List[Any]:
+class Outputs:
+    """One that cannot be written is closed with a warning, since the training is to go on."""
+
+    def __init__(self, opened: List[Any]) -> None:
+        self.open = opened
+
+    def write(self, record: Dict[str, Any]) -> None:
+        self._with_each(lambda output: output.write(record))
+
+    def close(self) -> None:
+        self._with_each(lambda output: output.close())
+        self.open.clear()
+
+    def _with_each(self, call: Callable[[Any], None]) -> None:
+        for output in list(self.open):
+            try:
+                call(output)
+            except Exception as error:
+                self.open.remove(output)
+                with contextlib.suppress(Exception):
+                    output.close()
+                warnings.warn(f"saturate.watch writes nothing more into {output.path}: {error}")
+
+
+def open_outputs(out: Any, tensorboard: Union[bool, str, os.PathLike[str]]) -> Outputs:
     """Rank 0's; other ranks have none."""
     if tensorboard is True and out is None:
         raise Error("there is no folder for TensorBoard's events (tensorboard). Give out= too, or the folder in place "
                     "of True")
     if not is_rank_0():
-        return []
+        return Outputs([])
     if tensorboard is not False:
         kind, folder = summary_writer(), out if tensorboard is True else tensorboard
-    outputs: List[Any] = [] if out is None else [RunFolder(out)]
+    opened: List[Any] = [] if out is None else [RunFolder(out)]
     if tensorboard is not False:
         path = os.fspath(folder)
-        outputs.append(EventFiles(kind(os.path.join(path, "tb") if tensorboard is True else path)))
-    return outputs
+        opened.append(EventFiles(kind(os.path.join(path, "tb") if tensorboard is True else path)))
+    return Outputs(opened)
 
 
 def device_phases(before: Reading, now: Reading) -> Optional[Dict[str, float]]:

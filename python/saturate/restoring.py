@@ -3,19 +3,30 @@ random numbers, samplers. Tensors, dicts and lists stay the same objects."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import random
+import signal
 import sys
-from typing import Any, Callable, Dict, Iterable, List, Optional, Set
+import threading
+from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Optional, Set
+
+from ._core import Error
 
 Restore = Callable[[], None]
 
 
-def _keep_tensor(tensor: Any) -> Restore:
+def _nothing() -> None:
+    pass
+
+
+def _keep_tensor(tensor: Any, torch: Any) -> Restore:
+    if tensor.is_meta or isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        return _nothing
     copy, data = tensor.detach().to("cpu", copy=True), tensor.data
     grad = tensor.grad if tensor.is_leaf else None
-    keep_grad = _keep_tensor(grad) if grad is not None else None
+    keep_grad = _keep_tensor(grad, torch) if grad is not None else None
     is_dense = str(tensor.layout) == "torch.strided"
 
     def restore() -> None:
@@ -32,7 +43,7 @@ def _keep_tensor(tensor: Any) -> Restore:
 
 def _keep_dict(value: Dict[Any, Any], seen: Set[int], torch: Any) -> Restore:
     items = dict(value)
-    parts = [_keep(item, seen, torch) for item in items.values()]
+    parts = _keep_each(items.values(), seen, torch)
 
     def restore() -> None:
         value.clear()
@@ -45,7 +56,7 @@ def _keep_dict(value: Dict[Any, Any], seen: Set[int], torch: Any) -> Restore:
 
 def _keep_list(value: List[Any], seen: Set[int], torch: Any) -> Restore:
     items = list(value)
-    parts = [_keep(item, seen, torch) for item in items]
+    parts = _keep_each(items, seen, torch)
 
     def restore() -> None:
         value[:] = items
@@ -92,17 +103,13 @@ def _generators(torch: Any, objects: List[Any]) -> List[Any]:
     return list(found.values())
 
 
-def _nothing() -> None:
-    pass
-
-
 def _keep(value: Any, seen: Set[int], torch: Any) -> Restore:
     """Keeps a tensor, a generator, a dict or a list, however nested; other values are taken to be immutable."""
     if id(value) in seen:
         return _nothing
     if isinstance(value, torch.Tensor):
         seen.add(id(value))
-        return _keep_tensor(value)
+        return _keep_tensor(value, torch)
     keep_generator = _keep_generator(value, torch)
     if keep_generator:
         seen.add(id(value))
@@ -114,32 +121,70 @@ def _keep(value: Any, seen: Set[int], torch: Any) -> Restore:
         seen.add(id(value))
         return _keep_list(value, seen, torch)
     if isinstance(value, tuple):
-        parts = [_keep(item, seen, torch) for item in value]
-        return lambda: [part() for part in parts] and None
+        parts = _keep_each(value, seen, torch)
+        return (lambda: [part() for part in parts] and None) if parts else _nothing
     return _nothing
+
+
+def _keep_each(values: Iterable[Any], seen: Set[int], torch: Any) -> List[Restore]:
+    return [part for part in (_keep(each, seen, torch) for each in values) if part is not _nothing]
+
+
+def _tracked() -> List[Any]:
+    if not gc.get_freeze_count():
+        return gc.get_objects()
+    gc.unfreeze()  # gc.get_objects() leaves out what is frozen
+    try:
+        return gc.get_objects()
+    finally:
+        gc.freeze()
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block."""
+    handler = signal.getsignal(signal.SIGINT)
+    caught: List[Any] = []
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *arguments: caught.append(arguments))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if caught:
+            handler(*caught[0])
 
 
 class Kept:
     """The state of `objects` and of everything of torch's that trains: all modules, optimizers, schedulers and
     scalers of this process, and all its generators of random numbers; and of `samplers`, as far as they have one.
-    restore() may be called several times. Raises TypeError if one of `objects` cannot be kept."""
+    restore() may be called several times. `data`, which samplers may hold, is only kept if it is one of `objects`.
+    Raises TypeError if one of these cannot be kept, and Error if a sampler is an iterator without a state."""
 
-    def __init__(self, torch: Any, objects: Iterable[Any] = (), samplers: Iterable[Any] = ()) -> None:
+    def __init__(self, torch: Any, objects: Collection[Any] = (), samplers: Iterable[Any] = (),
+                 data: Any = None) -> None:
         self._parts: List[Restore] = []
         self._torch = torch
-        seen: Set[int] = set()
+        seen = {id(data)} - {id(each) for each in objects}
         self._kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler,
                        torch.amp.GradScaler)
-        tracked = gc.get_objects()
+        tracked = _tracked()
         found = [each for each in tracked if issubclass(type(each), self._kinds)]
         generators = _generators(torch, tracked)
         del tracked
-        for each in found:
+        given = [module for each in objects if issubclass(type(each), torch.nn.Module) for module in each.modules()]
+        for each in {id(each): each for each in [*found, *given]}.values():
             if issubclass(type(each), torch.nn.Module):
                 self._keep_module(each, seen)
-        for each in [*found, *generators, *samplers]:
+        for each in [*found, *generators]:
             if not issubclass(type(each), torch.nn.Module):
                 self._keep_object(each, seen)
+        for each in samplers:
+            if not self._keep_object(each, seen) and hasattr(type(each), "__next__"):
+                raise Error("the loader's sampler or batch_sampler is an iterator, which can be iterated once "
+                            "(saturate.diagnose). Give the DataLoader a list, or an object with __iter__()")
         for each in objects:
             if not issubclass(type(each), torch.nn.Module) and not self._keep_object(each, seen):
                 raise TypeError(f"state has a {type(each).__name__}, which cannot be restored (saturate.diagnose). "
@@ -153,19 +198,16 @@ class Kept:
             if training is not None and module.training != training:
                 module.training = training
 
-        self._parts.append(restore_mode)
         is_lazy = isinstance(module, self._torch.nn.modules.lazy.LazyModuleMixin)
         is_of_torch = type(module).__module__.startswith("torch.")  # some, such as DDP, also have state in C++
         if not is_lazy and not is_of_torch:
             self._parts.append(_keep_entries(vars(module)))
+        self._parts.append(restore_mode)
         for name in ("_parameters", "_buffers"):
             if isinstance(vars(module).get(name), dict):
                 self._parts.append(_keep_entries(vars(module)[name]))
         for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
-            is_empty = tensor.is_meta or isinstance(tensor, self._torch.nn.parameter.UninitializedTensorMixin)
-            if id(tensor) not in seen and not is_empty:
-                seen.add(id(tensor))
-                self._parts.append(_keep_tensor(tensor))
+            self._parts.append(_keep(tensor, seen, self._torch))
 
     def _keep_object(self, value: Any, seen: Set[int]) -> bool:
         """False: its state is unknown."""
@@ -174,8 +216,7 @@ class Kept:
             self._parts.append(keep_generator)
         elif isinstance(value, (dict, list, tuple, self._torch.Tensor)):
             self._parts.append(_keep(value, seen, self._torch))
-        elif self._has_own_state(value):
-            state = copy.deepcopy(value.state_dict())  # it may refer to what the object goes on changing
+        elif (state := self._own_state(value)) is not None:
             self._parts.append(lambda: value.load_state_dict(copy.deepcopy(state)))
         elif hasattr(value, "__dict__"):
             self._parts.append(_keep(vars(value), seen, self._torch))
@@ -183,9 +224,15 @@ class Kept:
             return False
         return True
 
-    def _has_own_state(self, value: Any) -> bool:
+    def _own_state(self, value: Any) -> Any:
+        """None: its attributes are its state, as those of torch's objects are."""
         is_of_torch = isinstance(value, self._kinds) or type(value).__module__.startswith("torch.")
-        return callable(getattr(value, "load_state_dict", None)) and not is_of_torch
+        if is_of_torch or not callable(getattr(value, "load_state_dict", None)):
+            return None
+        try:
+            return copy.deepcopy(value.state_dict())  # it may refer to what the object goes on changing
+        except (AttributeError, NotImplementedError):  # Accelerate's loaders have both methods, and mostly no state
+            return None
 
     def _keep_random(self) -> None:
         torch, numpy = self._torch, sys.modules.get("numpy")
@@ -199,6 +246,6 @@ class Kept:
             self._parts.append(lambda: torch.cuda.set_rng_state_all(devices))
 
     def restore(self) -> None:
-        with self._torch.no_grad():
+        with self._torch.no_grad(), _uninterrupted():
             for part in self._parts:
                 part()

@@ -16,7 +16,7 @@ from .diagnosing import Diagnosis, conclude
 from .loader_what_ifs import own_batches
 from .observing import STEPS, Observation
 from .patches import endless_schedules, replaced
-from .session import Session, check_names, first_line, is_failure
+from .session import Session, check_names, first_line, is_failure, is_interrupt
 from .turns import Arm, Turns
 
 
@@ -46,7 +46,7 @@ class _Watched:
     def __next__(self) -> Any:
         if not self._run.is_known(self._loader):
             batch = next(self._batches)
-        elif self._run.is_over(self._given):
+        elif self._run.is_over(self._loader, self._given):
             raise StopIteration
         else:
             batch = self._run.next_batch()
@@ -55,19 +55,20 @@ class _Watched:
 
 
 class ScriptLoop:
-    """Takes over the first DataLoader with whose batches an optimizer makes steps. `on_known` starts that."""
+    """Takes over the first DataLoader with whose batches an optimizer makes steps. `begin` starts that."""
 
     def __init__(self, torch: Any, path: str) -> None:
         self.torch, self._path = torch, path
         self.seen = Observation(torch)
         self.loader: Any = None
+        self._again: Any = None               # the latest that the script made in its place
         self._batches: Optional[Iterator[Any]] = None
         self._counts: Dict[int, int] = {}     # batches of each loader
         self._loaders: List[Any] = []         # kept, so that an id stays its own
         self._stepped: Set[int] = set()       # loaders after whose batch an optimizer made a step
         self._last: Any = None                # loader that was asked for a batch
-        self._steps_before = 0                # when it was asked
-        self._counting: List[Any] = []        # loaders whose length the script has asked for
+        self._made = self._made_before = 0    # steps of optimizers, and when it was asked
+        self._has_told = False                # that another loader is not measured
         self._stack = contextlib.ExitStack()  # of the search
         self._thread = threading.get_ident()
 
@@ -80,21 +81,22 @@ class ScriptLoop:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
         from torch.utils.data import DataLoader
 
         original = DataLoader.__iter__
 
         def iterate(loader: Any) -> Any:
-            is_own = getattr(loader, "_saturate", False) or threading.get_ident() != self._thread
-            if not is_own and loader is self.loader:
+            if threading.get_ident() == self._thread and (loader is self.loader or loader is self._again):
                 self.interrupted()
                 return _Watched(self, loader, iter(()))
             batches = original(loader)
-            return batches if is_own or self.loader is not None else _Watched(self, loader, batches)
+            return batches if getattr(loader, "_saturate", False) else _Watched(self, loader, batches)
 
         with replaced(DataLoader, "__iter__", iterate), replaced(
                 DataLoader, "__init__", self._noting_line(DataLoader.__init__)), replaced(
-                DataLoader, "__len__", self._noting_length(DataLoader.__len__)), self._stack:
+                DataLoader, "__len__", self._noting_length(DataLoader.__len__)), register_optimizer_step_post_hook(
+                self._after_step), self._stack:
             self._stack.enter_context(self.seen.active())
             try:
                 yield
@@ -104,6 +106,9 @@ class ScriptLoop:
                     close()
                 if self.torch._C._autograd._profiler_enabled():  # the script did not come to its stop(), without which
                     self.torch.autograd._disable_profiler()      # torch crashes when the process exits
+
+    def _after_step(self, *_: Any) -> None:
+        self._made += 1
 
     def _noting_line(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A DataLoader's line in the script, for a patch."""
@@ -119,26 +124,31 @@ class ScriptLoop:
     def _noting_length(self, original: Callable[[Any], int]) -> Callable[[Any], int]:
         @functools.wraps(original)
         def length(loader: Any) -> int:
-            caller = str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0]
-            if caller not in NOT_COUNTING and not any(each is loader for each in self._counting):
-                self._counting.append(loader)
-            return original(loader)
+            found = original(loader)  # a TypeError if there is none: a script that tries it does not count
+            if str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0] not in NOT_COUNTING:
+                loader._saturate_is_counted = True
+            return found
 
         return length
 
-    def is_over(self, given: int) -> bool:
+    def is_over(self, loader: Any, given: int) -> bool:
         """Whether the loop's epoch ends after as many batches. If its script does not count, it goes on instead: what
         comes between epochs may take long."""
-        return any(each is self.loader for each in self._counting) and given >= len(self.loader)
+        return hasattr(loader, "_saturate_is_counted") and given >= len(loader)
 
     def is_known(self, loader: Any) -> bool:
         """Called before each batch of a loader."""
+        if threading.get_ident() != self._thread:  # it loads ahead of the steps, which are no other loader's
+            self._last = None
+            return False
+        last, has_stepped = self._last, self._made > self._made_before
+        self._last, self._made_before = loader, self._made
         if self.loader is not None:
-            return loader is self.loader
+            return loader is self.loader or loader is self._again or (
+                last is loader and has_stepped and self._goes_on_with(loader))
         count = self._counts.get(id(loader), 0)
-        if self._last is not None and self.seen.optimizer_steps > self._steps_before:
-            self._stepped.add(id(self._last))
-        self._last, self._steps_before = loader, self.seen.optimizer_steps
+        if last is not None and has_stepped:
+            self._stepped.add(id(last))
         if count == 0:
             self._loaders.append(loader)
             self.seen.counted.calls.clear()
@@ -152,6 +162,18 @@ class ScriptLoop:
         self._batches = self.begin()
         return True
 
+    def _goes_on_with(self, loader: Any) -> bool:
+        """Whether another loader with whose batches an optimizer makes steps is the loop's: some scripts make one for
+        each epoch."""
+        line = getattr(loader, "_saturate_line", 0)
+        if loader.dataset is self.loader.dataset or (line and line == getattr(self.loader, "_saturate_line", 0)):
+            self._again = loader
+            self.interrupted()
+        elif not self._has_told:
+            self._has_told = True
+            sys.stderr.write("saturate: the script also trains with another DataLoader, which is not measured\n")
+        return loader is self._again
+
     def next_batch(self) -> Any:
         assert self._batches is not None
         try:
@@ -160,7 +182,7 @@ class ScriptLoop:
             raise Finished from None
 
     def missing(self) -> List[str]:
-        found = [] if self._loaders else ["a torch DataLoader that is iterated"]
+        found = [] if self._loaders else ["a torch DataLoader that is iterated in the main thread"]
         found += self.seen.missing()
         if not found and self.loader is None:
             found.append(f"a loop over a DataLoader with {STEPS + 1} batches and an optimizer's steps")
@@ -182,6 +204,18 @@ class DiagnosedLoop(ScriptLoop):
     def interrupted(self) -> None:
         if self.session:
             self.session.turns.interrupted()
+
+    def is_answer(self, end: BaseException) -> bool:
+        """Whether there is an answer although the script ended so. Notes what it says."""
+        session = self.session
+        if session and not session.is_complete:
+            if is_interrupt(end):
+                session.ended = "it was interrupted"
+            elif is_failure(end):
+                if session.current is None:
+                    return False
+                session.current.fail(f"the script failed with it: {first_line(end)}")
+        return session is not None or not (is_interrupt(end) or is_failure(end))
 
     def conclude(self) -> Optional[Diagnosis]:
         return conclude(self.session) if self.session else None
@@ -259,14 +293,7 @@ def diagnose_script(path: str, arguments: Sequence[str], *, seconds: Optional[fl
             run_script(path, arguments, source)
     except Finished:
         pass
-    except KeyboardInterrupt:
-        if loop.session is None:
+    except (Exception, SystemExit, KeyboardInterrupt) as end:
+        if not loop.is_answer(end):
             raise
-        loop.session.ended = "it was interrupted"
-    except (Exception, SystemExit) as end:
-        if is_failure(end):
-            current = loop.session.current if loop.session else None
-            if current is None:
-                raise
-            current.fail(f"the script failed with it: {first_line(end)}")
     return loop.conclude() or Diagnosis("undecided", None, not_found=loop.missing())

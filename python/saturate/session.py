@@ -8,7 +8,7 @@ from typing import Any, Callable, Collection, Generator, List, Optional
 
 from ._core import Error
 from .group_turns import GroupTurns, world_of
-from .loader_what_ifs import epoch_start, is_copied, loader_what_ifs, own_batches, persistent_remedy
+from .loader_what_ifs import AsItIs, epoch_start, is_copied, loader_what_ifs, own_batches, persistent_remedy
 from .observing import STEPS, Observation
 from .patches import endless_schedules
 from .restoring import Kept
@@ -56,11 +56,11 @@ class Session:
         self.has_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         self.turns = Turns(torch.cuda.synchronize if self.has_gpu else lambda: None, clock)
         self._clock, self._report = clock, report
-        self._kept = kept or Kept(torch, objects, samplers_of(loader))
+        self._kept = kept or Kept(torch, objects, samplers_of(loader), getattr(loader, "dataset", None))
         self._own = Arm(own_batches(loader), is_made_here=is_copied(loader))
         self._turn_s = min(MOST_TURN_S, max(LEAST_TURN_S, self.seconds * TURN_SHARE))
         self.results: List[WhatIf] = []
-        self.current: Optional[WhatIf] = None  # while a turn with its change runs; also after a failure in it
+        self.current: Optional[WhatIf] = None  # whose change runs, or has left its traces; also after a failure
         self.pace: Optional[Pace] = None      # of the loop as it is
         self.held_gain = self.loading_gain = Gain(1.0, 0.0, float("inf"))
         self.start_share = 0.0                # of an epoch, until its first batch
@@ -94,8 +94,10 @@ class Session:
                 fresh = yield from self._first_pass(share)
                 yield from self._second_pass(fresh)
         finally:
-            self._own.close()
-            self._kept.restore()
+            try:
+                self._own.close()
+            finally:
+                self._kept.restore()
 
     def _group(self) -> NoPace:
         """Processes that train together make the same steps: only what is between them is measured."""
@@ -145,7 +147,7 @@ class Session:
     def _wanted(self) -> List[WhatIf]:
         found = [*loader_what_ifs(self.loader, self.has_gpu), *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
         found = [each for each in found if self.is_wanted(each.name)]
-        found.sort(key=lambda each: each.name not in SEEN)  # what was seen in the loop first
+        found.sort(key=lambda each: (each.name not in SEEN, each.is_trade))  # what was seen in the loop first
         for each in found:
             assert each.name in NAMES
             limit = self.held_gain if each.is_input else self.loading_gain
@@ -195,9 +197,9 @@ class Session:
                 for is_changed in ((False, True) if number % 2 == 0 else (True, False)):
                     arm = other if is_changed else self._own
                     change = what_if.change if is_changed else contextlib.nullcontext
-                    self.current = what_if if is_changed else None
+                    if is_changed or what_if.is_input:  # a change of the step leaves traces in turns without it
+                        self.current = what_if if is_changed else None
                     paces[is_changed] = yield from self.turns.steps(arm, change, self._turn_s)
-                self.current = None
                 what_if.before.append(paces[False].samples_per_s)
                 what_if.after.append(paces[True].samples_per_s)
                 what_if.conclude()
@@ -210,11 +212,11 @@ class Session:
             if self.current is None:
                 raise
             what_if.fail(f"it failed: {first_line(failure)}")
-            self.current = None
         finally:
             if other is not self._own:
                 other.close()
             self._kept.restore()
+        self.current = None
 
     def _persistence(self) -> NoPace:
         """The beginning of an epoch, with workers that start and with workers that stay."""
@@ -250,9 +252,18 @@ def _gain_of(before: List[Pace], after: List[Pace]) -> Gain:
     return what_if.gain or Gain(1, 1, 1)
 
 
+def is_interrupt(failure: BaseException) -> bool:
+    """Whether it is Ctrl-C, or what a program makes of that."""
+    each: Optional[BaseException] = failure
+    while each is not None and not isinstance(each, KeyboardInterrupt):
+        each = each.__context__
+    return each is not None
+
+
 def is_failure(failure: BaseException) -> bool:
     """Whether a program that ends with it has failed."""
-    return isinstance(failure, Exception) or (isinstance(failure, SystemExit) and failure.code not in (None, 0))
+    is_exit = isinstance(failure, SystemExit) and failure.code not in (None, 0)
+    return (isinstance(failure, Exception) or is_exit) and not is_interrupt(failure)
 
 
 def first_line(failure: BaseException) -> str:
@@ -266,6 +277,8 @@ def samplers_of(loader: Any) -> List[Any]:
     """Objects that hold a loader's place. Not a loader that is only copied: its iteration in progress would lose it."""
     found = [getattr(loader, name, None) for name in ("generator", "sampler", "batch_sampler")]
     found.append(getattr(found[2], "sampler", None))
+    if isinstance(loader, AsItIs):
+        found.append(vars(loader._loader))
     has_state = callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
     if has_state and not is_copied(loader):
         found.append(loader)

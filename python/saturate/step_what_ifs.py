@@ -127,8 +127,10 @@ def _fused(seen: Observation) -> List[WhatIf]:
 
 
 def _move_counts(optimizer: Any, to_device: bool) -> None:
-    """A fused step on a GPU counts its steps there; any other one on the host."""
-    for parameter, state in optimizer.state.items():
+    """A fused or capturable step on a GPU counts its steps there; any other one on the host."""
+    for parameter in (each for group in optimizer.param_groups if not group.get("capturable")
+                      for each in group["params"]):
+        state = optimizer.state.get(parameter, {})
         if "step" in state and getattr(parameter, "is_cuda", False):
             state["step"] = state["step"].to(parameter.device if to_device else "cpu")
 
@@ -269,7 +271,8 @@ def _threads(torch: Any, has_gpu: bool) -> List[WhatIf]:
 
 
 def _compiled(seen: Observation, has_gpu: bool, seconds: float) -> List[WhatIf]:
-    targets = [each for each in seen.modules if getattr(each, "_compiled_call_impl", None) is None]
+    targets = [each for each in seen.modules if getattr(each, "_compiled_call_impl", None) is None
+               and not hasattr(each, "_orig_mod")]  # which compile() and torch.compile() set
     if not targets:
         return []
     why = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import tokenize
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -62,12 +64,12 @@ class Tuning:
 class _Script:
     """Runs of a script in separate processes, with a changed text."""
 
-    def __init__(self, path: str, arguments: Sequence[str], folder: str) -> None:
-        self._path, self._arguments, self._folder = path, list(arguments), folder
+    def __init__(self, path: str, arguments: Sequence[str], folder: str, encoding: str) -> None:
+        self._path, self._arguments, self._folder, self._encoding = path, list(arguments), folder, encoding
 
     def run(self, command: str, text: str, *options: str) -> Dict[str, Any]:
         source, result = os.path.join(self._folder, "script.py"), os.path.join(self._folder, "result.json")
-        with open(source, "w", encoding="utf-8", newline="") as file:
+        with open(source, "w", encoding=self._encoding, newline="") as file:
             file.write(text)
         if os.path.exists(result):
             os.unlink(result)
@@ -81,29 +83,41 @@ class _Script:
             return dict(json.load(file))
 
 
-def _read(path: str) -> str:
-    with open(path, encoding="utf-8", newline="") as file:
-        return file.read()
+def _read(path: str) -> Tuple[str, str]:
+    """The text, and the encoding that it says it has."""
+    try:
+        with open(path, "rb") as file:
+            encoding = tokenize.detect_encoding(file.readline)[0]
+        with open(path, encoding=encoding, newline="") as script:
+            return script.read(), encoding
+    except (SyntaxError, UnicodeDecodeError) as failure:
+        raise Error(f"the script is no text of Python's: {failure} ({path}). Save it as UTF-8") from None
 
 
 def _is_still(path: str, text: str) -> bool:
     try:
-        return _read(path) == text
-    except (OSError, ValueError):
+        return _read(path)[0] == text
+    except (OSError, Error):
         return False
 
 
-def _write(path: str, text: str) -> None:
+def _write(path: str, text: str, encoding: str) -> None:
     """Complete or not at all."""
     temporary = f"{path}.saturate-{os.getpid()}"
     try:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
+        with open(temporary, "w", encoding=encoding, newline="") as file:
             file.write(text)
         shutil.copymode(path, temporary)
         os.replace(temporary, os.path.realpath(path))
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
+
+
+def _lines(text: str) -> List[str]:
+    """For a diff: the form feeds in them end no line, and a last line without an end is told apart."""
+    return [line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+            for line in io.StringIO(text, newline="\n")]
 
 
 def _is_runnable(script: _Script, text: str) -> bool:
@@ -155,19 +169,25 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
     path = os.fspath(script)
     if not os.path.isfile(path):
         raise Error(f"there is no such script ({path}). Check the path")
-    before = text = _read(path)
+    before, encoding = _read(path)
+    text = before
     changes: List[str] = []
     by_hand: Dict[str, Dict[str, Any]] = {}
     steps = LEAST_STEPS
     given = [] if seconds is None else ["--seconds", str(seconds)]
     with tempfile.TemporaryDirectory(prefix="saturate-") as folder:
-        runs = _Script(path, arguments, folder)
+        runs = _Script(path, arguments, folder, encoding)
         for _ in range(MOST_CHANGES):
             skip = ",".join([*changes, *by_hand])
             found = runs.run("diagnose", text, *given, "--skip", skip)
             if found["not_found"]:
                 raise Error(f"the training loop was not found: {'; '.join(found['not_found'])} ({path}). "
                             "Call saturate.diagnose(step, loader) in the script")
+            if found["rate"] is None and changes:
+                break  # it is faster now
+            if found["rate"] is None:
+                raise Error(f"the script ended before its loop was measured ({path}). "
+                            "Give it more epochs, or fewer seconds")
             steps = max(steps, int(RUN_SHARE * (seconds or SHORTEST_S) * found["rate"]))
             change = _apply_best(runs, text, found["causes"], by_hand)
             if change is None:
@@ -177,10 +197,10 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
         if text == before:
             return Tuning("", by_hand=list(by_hand.values()))
         compared = _compared(runs, before, text, steps, tolerance)
-    diff = "".join(difflib.unified_diff(before.splitlines(keepends=True), text.splitlines(keepends=True), path, path))
+    diff = "".join(difflib.unified_diff(_lines(before), _lines(text), path, path))
     is_written = write and compared["is_kept"] and _is_still(path, before)
     if is_written:
-        _write(path, text)
+        _write(path, text, encoding)
     elif write and compared["is_kept"]:
         compared["why_not"] = f"nothing is written: {path} was changed meanwhile"
     return Tuning(diff, changes, by_hand=list(by_hand.values()), is_written=is_written, **compared)

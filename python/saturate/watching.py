@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
@@ -14,7 +15,9 @@ from .records import Reading, device_phases, finite, open_outputs, record_of, wo
 from .telemetry import Gpu, Telemetry
 
 SEARCH_STEPS = 2     # after which modules that were never outermost cost nothing
-RECORD_NS = 10**9    # between two records
+RECORD_NS = 10**9    # between two records, and
+LATER_NS = 10**10    # after FIRST_NS, since a day of the former takes 100 MB
+FIRST_NS = 3600 * 10**9
 
 _active: List[Watch] = []
 
@@ -47,10 +50,11 @@ class Watch:
     loader: what to iterate over; may be left out. Its batches are the samples that are counted; without it those of
         all loaders are, except under torch.no_grad().
     out: a folder for metrics.jsonl and host.json, which `saturate report FOLDER` makes a page of; must not hold a
-        run. On other ranks than 0 nothing is written. By default nothing is written.
+        run. A record is written once a second, after an hour every ten seconds. On other ranks than 0 nothing is
+        written. By default nothing is written.
     tensorboard: a folder for TensorBoard's events, or True: `out`/tb. Needs torch and the package tensorboard.
     model: the outermost module. Give it if it is compiled by torch.compile, which may compile again if modules are
-        searched.
+        searched. Modules that are called in compiled code, also by model.compile(), are not found.
 
     One Watch measures at a time. Raises saturate.Error.
     """
@@ -79,8 +83,7 @@ class Watch:
         try:
             self._hooks = Hooks(self._clock, self._on_other_batch, self._on_optimizer, model)
         except BaseException:
-            for output in self._outputs:
-                output.close()
+            self._outputs.close()
             raise
         self._begin = self._last = self._reading()
         self._is_open = True
@@ -123,7 +126,9 @@ class Watch:
         return len(self.loader)
 
     def step(self, *, loss: Any = None) -> None:
-        """A step has ended. `loss`, a number or a tensor, is read only when a record is written, once a second."""
+        """A step has ended. `loss`, a number or a tensor of one, is read only when a record is written."""
+        if math.prod(getattr(loss, "shape", ())) != 1:
+            raise ValueError(f"loss has the shape {tuple(loss.shape)} (saturate.watch). Give one number: loss.mean()")
         self._is_manual = True
         self._loss = loss.detach() if hasattr(loss, "detach") else loss  # without the graph's memory
         self._count_step()
@@ -139,7 +144,7 @@ class Watch:
         if self._clock.device is not None:
             mean_ns = (now - self._clock.begin) / self.steps
             self._clock.device.end_step(mean_ns >= LONG_STEP_NS or self.steps % EVERY == 0)
-        if now - self._last.time_ns >= RECORD_NS:
+        if now - self._last.time_ns >= (RECORD_NS if now - self._clock.begin < FIRST_NS else LATER_NS):
             self._record("step")
 
     def _on_other_batch(self, batch: Any) -> None:
@@ -170,7 +175,7 @@ class Watch:
 
     def _record(self, kind: str) -> None:
         reading, is_end = self._reading(), kind == "end"  # which has the totals
-        if self._outputs:
+        if self._outputs.open:
             groups = getattr(self._optimizer, "param_groups", None) or [{}]
             rate = groups[0].get("lr")
             record = record_of(kind, self._epoch(), self._begin if is_end else self._last, reading,
@@ -178,8 +183,7 @@ class Watch:
             record.update(loss=None if self._loss is None else finite(float(self._loss)),
                           lr=None if rate is None else finite(float(rate)),
                           telemetry=(self._total_telemetry if is_end else self._telemetry).read())
-            for output in self._outputs:
-                output.write(record)
+            self._outputs.write(record)
         self._last = reading
 
     def close(self) -> None:
@@ -190,10 +194,11 @@ class Watch:
         self._hooks.remove()
         _active.remove(self)
         self._clock.settle()
-        self._record("end")
-        self._loss = self._optimizer = None
-        for output in self._outputs:
-            output.close()
+        try:
+            self._record("end")
+        finally:
+            self._loss = self._optimizer = None
+            self._outputs.close()
 
     def _has_ended(self) -> bool:
         """Whether it is left open only because nothing says that no loop over it will come."""

@@ -45,6 +45,7 @@ class WorkerTimes:
     """Times of all DataLoaders' workers that start while `wrapped` is in place."""
 
     def __init__(self) -> None:
+        self.is_over = False
         self._past = [0] * VALUES  # of iterations that are gone
         self._alive: List[Tuple[Any, Any]] = []  # (reference to the iteration, shared values)
 
@@ -52,6 +53,8 @@ class WorkerTimes:
         """The __init__ of the iteration that starts workers."""
         @functools.wraps(original)
         def start(iteration: Any, loader: Any, *arguments: Any, **named: Any) -> None:
+            if self.is_over:
+                return original(iteration, loader, *arguments, **named)
             context = loader.multiprocessing_context or multiprocessing
             shared = context.RawArray("q", loader.num_workers * VALUES)
             given = loader.worker_init_fn

@@ -13,9 +13,7 @@ from saturate._core import is_worth, may_be_worth, paired_gain
 
 torch = pytest.importorskip("torch")
 
-from saturate.diagnosing import conclude, drive  # noqa: E402
-from saturate.observing import Observation  # noqa: E402
-from saturate.session import Session  # noqa: E402
+from timed_loop import Loop, names  # noqa: E402
 
 
 def test_the_statistics_are_those_of_the_command():
@@ -34,58 +32,6 @@ def test_the_thresholds_are_those_of_the_command():
     assert is_worth((1.06, 1.01, 1.1), False) and not is_worth((1.06, 1.01, 1.1), True)
     assert not is_worth((1.5, 0.99, 2), False) and may_be_worth((1.5, 0.99, 2), False)
     assert not may_be_worth((1.1, 0.99, 1.2), False) and not may_be_worth((1.5, 1.4, 1.6), False)
-
-
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        self.now += 1e-6  # reading it takes time, so that nothing is free
-        return self.now
-
-
-class Data(torch.utils.data.Dataset):
-    def __init__(self, clock, seconds, size=64):
-        self.clock, self.seconds, self.size = clock, seconds, size
-
-    def __len__(self):
-        return self.size
-
-    def __getitem__(self, index):
-        self.clock.now += self.seconds
-        return torch.full((3, 8, 8), float(index)), index % 5
-
-
-class Loop:
-    """A loop whose parts take known times: loading a sample, computing, and `extra(loop)` in each step."""
-
-    def __init__(self, load=0.0001, compute=0.1, extra=None, **named):
-        self.clock, self.compute, self.extra = Clock(), compute, extra
-        self.model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Dropout(),
-                                         torch.nn.Flatten(), torch.nn.Linear(144, 5))
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
-        self.loader = torch.utils.data.DataLoader(Data(self.clock, load), batch_size=8, shuffle=True, **named)
-
-    def step(self, batch):
-        images, labels = batch
-        loss = torch.nn.functional.cross_entropy(self.model(images), labels)
-        self.optimizer.zero_grad()
-        loss.backward()
-        self.optimizer.step()
-        self.clock.now += self.compute
-        if self.extra:
-            self.extra(self)
-
-    def diagnose(self, seconds=200, only=None, skip=()):
-        session = Session(torch, self.loader, Observation(torch), seconds=seconds, only=only, skip=skip,
-                          clock=self.clock)
-        drive(session, self.step)
-        return conclude(session)
-
-
-def names(causes):
-    return [cause.name for cause in causes]
 
 
 NOT_TIMED = ("fused-optimizer", "channels-last", "autocast-bf16", "threads", "batch-size")  # as fast, to this clock
@@ -245,11 +191,16 @@ def test_a_failing_what_if_is_skipped_and_a_failing_step_is_raised():
     loop = Loop()
 
     def refuses(loop):
-        if loop.optimizer.param_groups[0].get("fused"):
+        is_fused = bool(loop.optimizer.param_groups[0].get("fused"))
+        tried.append(is_fused)
+        if is_fused != is_after and any(tried):
+            tried.clear()
             raise failure
 
     loop.extra = refuses
-    for failure, text in ((RuntimeError("no fused\nsteps"), "no fused"), (SystemExit(4), "exit code 4")):
+    for failure, text, is_after in ((RuntimeError("no fused\nsteps"), "no fused", False),
+                                    (SystemExit(4), "exit code 4", False), (SystemExit(5), "exit code 5", True)):
+        tried = []
         assert dict(loop.diagnose(only=["fused-optimizer"]).skipped)["fused-optimizer"] == f"it failed: {text}"
     assert loop.optimizer.param_groups[0].get("fused") is None
 
@@ -259,6 +210,34 @@ def test_a_failing_what_if_is_skipped_and_a_failing_step_is_raised():
     loop.extra = fails
     with pytest.raises(ZeroDivisionError):
         loop.diagnose()
+
+
+def test_a_failure_after_a_change_of_the_input_is_the_steps_own():
+    loop, step, from_workers = Loop(load=0.05), Loop.step, []
+
+    def failing(batch):
+        from_workers.append(batch[0].is_shared())
+        if any(from_workers) and not from_workers[-1]:
+            raise ZeroDivisionError
+        step(loop, batch)
+
+    loop.step = failing
+    with pytest.raises(ZeroDivisionError):
+        loop.diagnose(only=["data-loading"])
+
+
+def test_ctrl_c_in_a_step_that_exits_ends_the_diagnosis():
+    def exits(loop):
+        steps.append(1)
+        if any(group.get("fused") for group in loop.optimizer.param_groups):
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                raise SystemExit(1)
+
+    steps = []
+    with pytest.raises(SystemExit):
+        Loop(extra=exits).diagnose(only=["fused-optimizer"])
 
 
 def state_of(loop, scheduler):
@@ -390,3 +369,6 @@ def test_wrong_arguments():
         saturate.diagnose(loop.step, loop.loader, seconds=0)
     with pytest.raises(saturate.Error, match="no batch"):
         saturate.diagnose(loop.step, [])
+    for named in ({"sampler": iter(range(64))}, {"batch_sampler": (range(8) for _ in range(8))}):
+        with pytest.raises(saturate.Error, match="sampler is an iterator"):
+            saturate.diagnose(loop.step, torch.utils.data.DataLoader(loop.loader.dataset, **named))

@@ -1,7 +1,9 @@
 """What-ifs of a DataLoader's arguments: which there are, and that copies deliver the same samples."""
 
 import itertools
+import multiprocessing
 import os
+import time
 
 import pytest
 
@@ -12,12 +14,12 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
 from saturate.loader_what_ifs import (  # noqa: E402
-    Endless, cores, epoch_start, loader_what_ifs, persistent_remedy, rebuilt)
+    Endless, cores, epoch_start, loader_what_ifs, own_batches, persistent_remedy, rebuilt)
 from saturate.patches import calls_of, without_calls  # noqa: E402
 from saturate.replacing import replacement_of  # noqa: E402
-from saturate.step_what_ifs import step_what_ifs  # noqa: E402
+from saturate.step_what_ifs import _move_counts, step_what_ifs  # noqa: E402
 from saturate.observing import Observation  # noqa: E402
-from saturate.turns import Gain, Remedy, WhatIf  # noqa: E402
+from saturate.turns import Arm, Gain, Remedy, WhatIf  # noqa: E402
 
 
 def part(name, **values):
@@ -170,10 +172,87 @@ def test_datasets_without_length_or_with_attributes_of_other_meanings():
     assert "decode-cache" not in by_name(DataLoader(OwnFolder(), batch_size=2))
 
 
+@pytest.fixture(params=["spawn", "fork"])
+def start_method(request):
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method(request.param, force=True)
+    yield request.param
+    multiprocessing.set_start_method(before, force=True)
+
+
+def test_the_first_workers_are_forked_since_others_would_run_the_script(start_method):
+    class Here(Dataset):  # cannot be sent to a process
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return os.getppid()
+
+    loader = DataLoader(Here())
+    what_if = by_name(loader)["data-loading"]
+    assert next(iter(rebuilt(loader, num_workers=1))).tolist() == [os.getpid()]
+    assert what_if.remedy.edit.arguments.get("multiprocessing_context") == (None if start_method == "fork" else "fork")
+    assert any("__main__" in line for line in what_if.remedy.lines) == (start_method != "fork")
+    own = DataLoader(Here(), num_workers=1)
+    assert rebuilt(own, num_workers=2).multiprocessing_context is None  # as the loop has them
+    assert list(by_name(own)["workers-too-few"].remedy.edit.arguments) == ["num_workers"]
+
+
+def test_the_start_method_stays_undecided():
+    context = multiprocessing.get_start_method(allow_none=True)
+    try:
+        multiprocessing.set_start_method(None, force=True)
+        by_name(DataLoader([1, 2]))
+        assert multiprocessing.get_start_method(allow_none=True) is None
+    finally:
+        multiprocessing.set_start_method(context, force=True)
+
+
+def test_a_copy_keeps_what_newer_arguments_say():
+    named = {"pin_memory_device": "cpu"} if hasattr(DataLoader([1]), "pin_memory_device") else {}
+    if hasattr(DataLoader([1]), "in_order"):  # from torch 2.6 on
+        named["in_order"] = False
+    made = rebuilt(DataLoader([1, 2], num_workers=1, persistent_workers=True, **named))
+    assert made.persistent_workers and {name: getattr(made, name) for name in named} == named
+    assert not rebuilt(DataLoader([1, 2], num_workers=1, persistent_workers=True), num_workers=0).persistent_workers
+
+
+def test_persistent_workers_of_a_stream_are_not_started_again_in_turns():
+    class WithProcess(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter([os.getpid()] * 2)
+
+    loader = DataLoader(WithProcess(), num_workers=1, persistent_workers=True, multiprocessing_context="fork")
+    arm = Arm(own_batches(loader))
+    assert len({int(arm.next()) for _ in range(6)}) == 1
+    arm.close()
+
+
 def test_streams_and_empty_samplers():
     assert [batch.tolist() for batch in rebuilt(DataLoader(Stream(), batch_size=4))] == [[0, 1, 2, 3], [4, 5]]
     assert list(Endless([])) == []
     assert epoch_start(DataLoader(list(range(8)), batch_size=4), False, iter(range(99)).__next__, 2) == [1, 1]
+
+
+class Counting(Dataset):
+    def __init__(self):
+        self.loaded = multiprocessing.get_context("fork").Value("i", 0)
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        with self.loaded.get_lock():
+            self.loaded.value += 1
+        return index
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_the_start_of_an_epoch_loads_nothing_for_the_one_before(is_persistent):
+    data = Counting()
+    loader = DataLoader(data, batch_size=2, num_workers=1, prefetch_factor=4, multiprocessing_context="fork")
+    assert len(epoch_start(loader, is_persistent, time.perf_counter, 2)) == 2
+    assert data.loaded.value == 3 * 2  # one batch in each epoch
 
 
 def test_values_that_a_step_reads_are_those_of_its_first_time():
@@ -197,6 +276,33 @@ def test_a_step_that_waits_for_a_value_ends():
         for _ in range(3):
             begin_step()
             assert step(torch.tensor(2.0)).tolist() < 0.1
+
+
+def test_a_compiled_model_is_not_compiled_again():
+    model = torch.nn.Linear(2, 2)
+    for given, is_tried in ((model, True), (torch.compile(model, backend="eager"), False)):
+        found = [each.name for each in step_what_ifs(Observation(torch, given), has_gpu=True, seconds=300)]
+        assert ("compile" in found) == is_tried
+    model.compile(backend="eager")
+    assert "compile" not in [each.name for each in step_what_ifs(Observation(torch, model), True, 300)]
+
+
+def test_counts_of_a_capturable_optimizer_stay_on_the_gpu():
+    class OnGpu:  # stands for a parameter, and for its count of steps
+        is_cuda, device = True, "cuda"
+
+        def to(self, device):
+            return device
+
+    class Optimizer:
+        parameters = [OnGpu(), OnGpu(), OnGpu()]  # the last one was never updated
+        param_groups = [{"params": parameters[:1], "capturable": True}, {"params": parameters[1:]}]
+
+    for to_gpu, moved in ((True, "cuda"), (False, "cpu")):
+        kept, plain = ({"step": OnGpu()} for _ in range(2))
+        Optimizer.state = dict(zip(Optimizer.parameters, (kept, plain)))
+        _move_counts(Optimizer, to_gpu)
+        assert isinstance(kept["step"], OnGpu) and plain["step"] == moved and len(Optimizer.state) == 2
 
 
 def test_settings_that_cannot_be_read_are_skipped(monkeypatch):

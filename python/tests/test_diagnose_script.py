@@ -1,4 +1,4 @@
-"""python -m saturate diagnose and tune: scripts as they are, and patches of their text."""
+"""python -m saturate diagnose: scripts as they are."""
 
 import json
 import pathlib
@@ -8,8 +8,6 @@ import sys
 
 import pytest
 
-import saturate
-from saturate.patching import Edit, edited
 from saturate.session import NAMES
 
 SCRIPT = '''
@@ -53,7 +51,8 @@ if __name__ == "__main__":
 
 
 def run(*arguments):
-    return subprocess.run([sys.executable, "-m", "saturate", *map(str, arguments)], capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-m", "saturate", *map(str, arguments)], capture_output=True, text=True,
+                          timeout=300)
 
 
 @pytest.fixture
@@ -79,6 +78,18 @@ TIMED = (SCRIPT.replace("time.sleep(0.002)", "builtins.clock.now += 0.01")
          .replace("optimizer.step()", "optimizer.step(); builtins.clock.now += 0.01")
          .replace("with torch.no_grad():", "builtins.clock.now += 100\n        with torch.no_grad():")
          .replace("import sys", "import sys\nimport builtins"))
+
+
+def timed(monkeypatch, script, text, epochs=9999, **named):
+    """The diagnosis of a script whose clock is its own."""
+    import builtins
+
+    from saturate.scripts import diagnose_script
+
+    clock = Clock()
+    monkeypatch.setattr(builtins, "clock", clock, raising=False)
+    script.write_text(text)
+    return diagnose_script(str(script), [str(epochs)], seconds=1e5, clock=clock, **named)
 
 
 def test_a_script_is_diagnosed_as_it_is(script, monkeypatch, capsys):
@@ -119,35 +130,72 @@ def test_a_script_that_counts_gets_epochs_of_their_length(script, tmp_path):
 
 
 def test_a_script_that_begins_an_iteration_for_each_step(script, monkeypatch):
-    import builtins
-
-    from saturate.scripts import diagnose_script
-
-    clock = Clock()
-    monkeypatch.setattr(builtins, "clock", clock, raising=False)
-    script.write_text(TIMED.replace("in enumerate(loader):", "in [(0, next(iter(loader)))]:").replace("+= 100", "+= 0")
-                      .replace("in held_out", "in ()"))
-    found = diagnose_script(str(script), ["9999"], seconds=1e4, only=["data-loading"], clock=clock)
+    text = (TIMED.replace("in enumerate(loader):", "in [(0, next(iter(loader)))]:").replace("+= 100", "+= 0")
+            .replace("in held_out", "in ()"))
+    found = timed(monkeypatch, script, text, only=["data-loading"])
     assert found.causes[0].gain == pytest.approx(5, rel=0.01)
 
 
 def test_a_loader_for_evaluation_after_each_step_is_not_that_of_the_loop(script, monkeypatch):
-    import builtins
-
-    from saturate.scripts import diagnose_script
-
-    clock = Clock()
-    monkeypatch.setattr(builtins, "clock", clock, raising=False)
-    script.write_text(TIMED.replace("DataLoader(Data(), batch_size=4)", "DataLoader(range(40))")
-                      .replace("for _, labels in held_out", "for labels in held_out")
-                      .replace("optimizer.step();", "optimizer.step(); list(held_out);"))
-    found = diagnose_script(str(script), ["99999"], seconds=1e4, only=["data-loading"], clock=clock)
+    text = (TIMED.replace("DataLoader(Data(), batch_size=4)", "DataLoader(range(40))")
+            .replace("for _, labels in held_out", "for labels in held_out")
+            .replace("optimizer.step();", "optimizer.step(); list(held_out);"))
+    found = timed(monkeypatch, script, text, 99999, only=["data-loading"])
     assert found.rate == pytest.approx(20, rel=0.01) and found.causes[0].gain == pytest.approx(5, rel=0.01)
 
 
+def test_a_script_that_tries_whether_its_loader_has_a_length(script, monkeypatch):
+    text = (TIMED.replace("Dataset", "IterableDataset").replace(", shuffle=True", "")
+            .replace("    def __len__(self):\n        return 40\n\n", "    def __iter__(self):\n"
+                     "        return map(self.at, range(40))\n\n").replace("def __getitem__", "def at")
+            .replace("if number == len(loader) - 1:\n                break", "try:\n                len(loader)\n"
+                     "            except TypeError:\n                pass"))
+    found = timed(monkeypatch, script, text, only=["set-to-none"])
+    assert found.rate == pytest.approx(20, rel=0.01)
+
+
+def test_a_script_that_makes_a_loader_for_each_epoch(script, monkeypatch, capsys):
+    begin, loader = "    for epoch in range(epochs):\n", "    loader = DataLoader(Data(), batch_size=4, shuffle=True)\n"
+    text = TIMED.replace(loader, "").replace(begin, f"{begin}    {loader}")
+    found = timed(monkeypatch, script, text, only=["data-loading"])
+    assert found.rate == pytest.approx(20, rel=0.01) and found.causes[0].gain == pytest.approx(5, rel=0.01)
+    assert "another DataLoader" not in capsys.readouterr().err
+
+
+def test_a_script_with_a_second_loop_is_told_that_it_is_not_measured(script, monkeypatch, capsys):
+    text = TIMED.replace("    seen = sum(len(labels) for _, labels in held_out)", "    seen = 0\n"
+                         "        for images, labels in held_out:\n            model(images).sum().backward()\n"
+                         "            optimizer.step()")
+    found = timed(monkeypatch, script, text, only=["set-to-none"])
+    assert found.rate == pytest.approx(20, rel=0.01) and capsys.readouterr().err.count("another DataLoader") == 1
+
+
+AHEAD = """
+def ahead(batches):
+    import queue, threading
+
+    found = queue.Queue(2)
+    threading.Thread(target=lambda: [found.put(each) for each in [*batches, None]], daemon=True).start()
+    return iter(found.get, None)
+
+
+def main("""
+
+
+@pytest.mark.parametrize("ahead", ["ahead(iter(loader))", "ahead(loader)"])
+def test_a_loader_that_another_thread_iterates_is_not_found(script, ahead):
+    """Nor is the one for the evaluation, although an optimizer makes steps between its batches."""
+    script.write_text(SCRIPT.replace("\ndef main(", AHEAD).replace("enumerate(loader)", f"enumerate({ahead})"))
+    done = run("diagnose", "--seconds", 2, "--only", "set-to-none", script, 4)
+    assert done.returncode == 0 and "trained 4 40" in done.stdout, done.stderr
+    assert "not found: a loop over a DataLoader" in done.stderr.replace("Not", "not")
+
+
+@pytest.mark.parametrize("when", ["main.was", "main.was and not optimizer.param_groups[0]['fused']"])
 @pytest.mark.parametrize("failure, text", [("raise ValueError('no fused steps')", "no fused steps"),
                                            ("sys.exit(3)", "exit code 3")])
-def test_a_script_that_fails_with_a_change_keeps_what_was_measured(script, monkeypatch, failure, text):
+def test_a_script_that_fails_with_a_change_keeps_what_was_measured(script, monkeypatch, failure, text, when):
+    """Also if it fails just afterwards, with what the change left."""
     import builtins
 
     from saturate.scripts import diagnose_script
@@ -155,7 +203,8 @@ def test_a_script_that_fails_with_a_change_keeps_what_was_measured(script, monke
     clock = Clock()
     monkeypatch.setattr(builtins, "clock", clock, raising=False)
     indent = "\n" + 12 * " "
-    fails = f"optimizer.step(){indent}if optimizer.param_groups[0]['fused']: {failure}{indent[:-1]}"
+    fails = (f"optimizer.step(){indent}main.was = optimizer.param_groups[0]['fused'] or getattr(main, 'was', False)"
+             f"{indent}if {when}: {failure}{indent[:-1]}")
     script.write_text(TIMED.replace("optimizer.step();", fails).replace("range(epochs)", "range(100000)")
                       .replace("clock.now += 0.01\n        return", "clock.now += 0\n        return"))
     found = diagnose_script(str(script), ["9"], seconds=1e5, only=["batch-size", "fused-optimizer"], clock=clock)
@@ -166,9 +215,15 @@ def test_a_script_that_fails_with_a_change_keeps_what_was_measured(script, monke
         diagnose_script(str(script), ["9"], seconds=1e5, clock=clock)
 
 
-def test_a_script_that_profiles_itself_is_diagnosed(script):
-    script.write_text(SCRIPT.replace("    for epoch in", "    profiler = torch.profiler.profile()\n    profiler.start()\n"
-                                     "    for epoch in").replace("    print(", "    profiler.stop()\n    print("))
+PROFILED = SCRIPT.replace("    for epoch in", "    profiler = torch.profiler.profile()\n    profiler.start()\n"
+                          "    for epoch in").replace("    print(", "    profiler.stop()\n    print(")
+EXITING = SCRIPT.replace("    main(int(sys.argv[1]))", "    try:\n        main(int(sys.argv[1]))\n"
+                         "    except BaseException:\n        sys.exit(1)")
+
+
+@pytest.mark.parametrize("text", [PROFILED, EXITING])
+def test_a_script_that_profiles_itself_or_exits_at_its_end_is_diagnosed(script, text):
+    script.write_text(text)
     done = run("diagnose", "--seconds", 2, "--only", "set-to-none", script, 1000)
     assert done.returncode == 0, done.stderr
 
@@ -222,10 +277,14 @@ def test_a_script_that_ends_early_is_undecided(script, tmp_path):
     assert json.loads((tmp_path / "found.json").read_text())["verdict"] == "undecided"
 
 
+@pytest.mark.parametrize("caught", ["", "sys.exit(1)", "raise ValueError"])  # Lightning exits
 @pytest.mark.parametrize("steps, measured", [(2, False), (30, True)])
-def test_ctrl_c_keeps_what_was_measured(script, tmp_path, steps, measured):
+def test_ctrl_c_keeps_what_was_measured(script, tmp_path, steps, measured, caught):
     path = tmp_path / "interrupted.py"
-    path.write_text(SCRIPT.replace("            optimizer.step()\n", f"""            optimizer.step()
+    call = "    main(int(sys.argv[1]))"
+    handled = f"    try:\n    {call}\n    except KeyboardInterrupt:\n        {caught}" if caught else call
+    step = "            optimizer.step()\n"
+    path.write_text(SCRIPT.replace(call, handled).replace(step, f"""{step}\
             main.steps = getattr(main, "steps", 0) + 1
             if main.steps == {steps}:
                 raise KeyboardInterrupt
@@ -234,8 +293,9 @@ def test_ctrl_c_keeps_what_was_measured(script, tmp_path, steps, measured):
     if measured:
         assert done.returncode == 0 and "it was interrupted" in done.stdout and "undecided" in done.stdout
     else:
-        assert done.returncode == 130 and done.stderr.endswith("saturate: interrupted\n")
-    assert "Traceback" not in done.stderr
+        assert done.returncode == (1 if caught else 130)
+        assert caught or done.stderr.endswith("saturate: interrupted\n")
+    assert ("Traceback" in done.stderr) == (not measured and caught == "raise ValueError")
 
 
 def test_errors(script, tmp_path):
@@ -244,107 +304,3 @@ def test_errors(script, tmp_path):
     assert run("diagnose", "--seconds", 0, script).returncode == 2
     result = run("diagnose", script)  # the script's own error
     assert result.returncode == 1 and "IndexError" in result.stderr
-
-
-WORKERS = {"name": "data-loading", "gain": 3.0, "lines": ["num_workers=2"],
-           "edit": {"call": "DataLoader", "arguments": {"num_workers": 2}, "line": 2}}
-BY_HAND = {"name": "print-in-loop", "gain": 4.0, "lines": ["print rarely"], "edit": None}
-TEXT = "import torch\nDataLoader(data)\nDataLoader(held_out)\n"
-
-
-@pytest.fixture
-def runs(monkeypatch, tmp_path):
-    """Known results in place of runs: with workers a script is three times as fast."""
-    from saturate import tuning
-
-    commands = []
-
-    class Runs:
-        loss, rate, refused = 1.0, 30.0, ""
-
-        def run(self, command, text, *options):
-            commands.append((command, *options))
-            has_workers = "num_workers" in text
-            if self.refused and self.refused in text:
-                raise saturate.Error("the script failed")
-            if command == "diagnose":
-                return {"not_found": [], "rate": 10.0, "causes": [BY_HAND] if has_workers else [BY_HAND, WORKERS]}
-            return {"rate": self.rate if has_workers else 10.0, "loss": self.loss if has_workers else 1.0}
-
-    made = Runs()
-    made.commands, made.path = commands, tmp_path / "train.py"
-    made.path.write_text(TEXT)
-    monkeypatch.setattr(tuning, "_Script", lambda *_: made)
-    return made
-
-
-def test_tune_shows_a_patch_and_writes_when_asked(runs):
-    found = saturate.tune(runs.path)
-    assert found.changes == ["data-loading"] and found.is_kept and not found.is_written
-    assert "-DataLoader(data)\n+DataLoader(data, num_workers=2)\n" in found.diff
-    assert found.gain.ratio == pytest.approx(3) and runs.path.read_text() == TEXT
-    assert "nothing is written" in str(found) and "print rarely" in str(found)
-    assert [command for command, *_ in runs.commands] == ["diagnose", "measure", "diagnose"] + ["measure"] * 6
-    assert runs.commands[2][-1] == "data-loading,print-in-loop"  # is not measured again
-    runs.path.chmod(0o750)
-    assert saturate.tune(runs.path, write=True).is_written
-    assert "DataLoader(data, num_workers=2)\nDataLoader(held_out)" in runs.path.read_text()
-    assert runs.path.stat().st_mode & 0o777 == 0o750
-    assert [each.name for each in runs.path.parent.iterdir()] == ["train.py"]
-
-
-@pytest.mark.parametrize("loss, rate, reason", [(1.2, 30.0, "learns worse"), (float("nan"), 30.0, "learns worse"),
-                                                (1.0, 10.1, "not faster")])
-def test_tune_keeps_no_change_that_does_not_pay(runs, loss, rate, reason):
-    runs.loss, runs.rate = loss, rate
-    found = saturate.tune(runs.path, write=True)
-    assert not found.is_kept and reason in str(found) and runs.path.read_text() == TEXT
-
-
-def test_tune_leaves_a_change_that_does_not_run_to_the_user(runs):
-    runs.refused = "num_workers"
-    found = saturate.tune(runs.path, write=True)
-    assert found.diff == "" and [each["name"] for each in found.by_hand] == ["print-in-loop", "data-loading"]
-    assert runs.path.read_text() == TEXT
-
-
-def test_tune_does_not_overwrite_what_was_saved_meanwhile(runs, monkeypatch):
-    run = runs.run
-
-    def saving(command, text, *options):
-        runs.path.write_text("# new\n" + TEXT)
-        return run(command, text, *options)
-
-    monkeypatch.setattr(runs, "run", saving)
-    found = saturate.tune(runs.path, write=True)
-    assert found.is_kept and not found.is_written and "changed meanwhile" in str(found)
-    assert runs.path.read_text() == "# new\n" + TEXT
-
-
-@pytest.mark.parametrize("before, edit, after", [
-    ("DataLoader(d, 4)", Edit("DataLoader", {"num_workers": 2}), "DataLoader(d, 4, num_workers=2)"),
-    ("x = data.DataLoader(d, num_workers=args.n, pin_memory=True)", Edit("DataLoader", {"num_workers": 2}),
-     "x = data.DataLoader(d, num_workers=2, pin_memory=True)"),
-    ("DataLoader(d, 4, True, None, None, 7)", Edit("DataLoader", {"num_workers": 2}),
-     "DataLoader(d, 4, True, None, None, 2)"),
-    ("DataLoader(\n    d,  # ü\n    batch_size=(4),\n)", Edit("DataLoader", {"num_workers": 2}),
-     "DataLoader(\n    d,  # ü\n    batch_size=(4), num_workers=2,\n)"),
-    ("DataLoader(d, num_workers=2, prefetch_factor=4, persistent_workers=True)", Edit("DataLoader", {"num_workers": 0}),
-     "DataLoader(d, num_workers=0, prefetch_factor=None, persistent_workers=False)"),
-    ("'ü'; DataLoader(d); DataLoader(e)", Edit("DataLoader", {"num_workers": 2}), None),
-    ("DataLoader(d)\nDataLoader(e)\n", Edit("DataLoader", {"num_workers": 2}, 2),
-     "DataLoader(d)\nDataLoader(e, num_workers=2)\n"),
-    ("DataLoader(d, **options)", Edit("DataLoader", {"num_workers": 2}), None),
-    ("DataLoader(*parts)", Edit("DataLoader", {"num_workers": 2}), None),
-    ("torch.optim.Adam(p, lr=1)", Edit("Adam", {"fused": True}), "torch.optim.Adam(p, lr=1, fused=True)"),
-    ("set_detect_anomaly(True)", Edit("set_detect_anomaly", {"mode": False}), "set_detect_anomaly(False)"),
-    ("torch.set_num_threads(1)", Edit("set_num_threads", {"number": 2}), "torch.set_num_threads(2)"),
-    ("o.zero_grad()\no.zero_grad(set_to_none=False)", Edit("zero_grad", {"set_to_none": True}),
-     "o.zero_grad()\no.zero_grad(set_to_none=True)"),
-    ("o.zero_grad()", Edit("zero_grad", {"set_to_none": True}), None),
-    ("print()", Edit("print", {"end": ""}), "print(end='')"),
-    ("Adam(p for p in ps)", Edit("Adam", {"fused": True}), None),
-    ("f(Adam(p for p in ps), lr=1)", Edit("Adam", {"fused": True}), None),
-])
-def test_edits(before, edit, after):
-    assert edited(before, edit) == after

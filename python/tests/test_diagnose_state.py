@@ -1,7 +1,9 @@
 """saturate.diagnose() puts back what is not torch's too, and steps may change their batches."""
 
 import collections
+import gc
 import random
+import signal
 
 import pytest
 
@@ -9,7 +11,9 @@ import saturate
 
 torch = pytest.importorskip("torch")
 
+from saturate.observing import Observation  # noqa: E402
 from saturate.restoring import Kept  # noqa: E402
+from saturate.session import Session  # noqa: E402
 from saturate.turns import held  # noqa: E402
 
 
@@ -67,6 +71,63 @@ def test_an_object_whose_state_is_its_own():
         average.values["seen"].append(2)
         kept.restore()
         assert average.values["mean"].tolist() == [0, 0] and average.values["seen"] == [1]
+
+
+def test_a_second_interrupt_waits_until_all_is_restored():
+    class Interrupting:
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, _):
+            signal.raise_signal(signal.SIGINT)
+
+    counts, handler = {"steps": 0}, signal.getsignal(signal.SIGINT)
+    kept = Kept(torch, [Interrupting(), counts])
+    counts["steps"] = 1
+    with pytest.raises(KeyboardInterrupt):
+        kept.restore()
+    assert counts == {"steps": 0} and signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_modules_that_the_garbage_collector_does_not_list(monkeypatch, is_given):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1))
+    before = model[0].weight.detach().clone()
+    gc.freeze()
+    try:
+        if is_given:
+            monkeypatch.setattr("saturate.restoring._tracked", list)
+        kept = Kept(torch, [model] if is_given else [])
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
+    torch.nn.init.ones_(model[0].weight)
+    kept.restore()
+    assert model[0].weight.equal(before)
+
+
+def test_an_optimizer_of_parameters_that_have_no_values_yet():
+    model = torch.nn.Sequential(torch.nn.LazyLinear(1), torch.nn.Linear(2, 1, device="meta"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    kept = Kept(torch)
+    model[0](torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.2
+    kept.restore()
+    assert optimizer.param_groups[0]["lr"] == 0.1 and model[0].weight.shape == (1, 3)
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_a_dataset_that_samplers_hold_is_not_copied_unless_it_is_given(is_given):
+    data = [torch.zeros(2), {"a": torch.zeros(2)}]
+    loader = torch.utils.data.DataLoader(data, shuffle=True)
+    session = Session(torch, loader, Observation(torch), seconds=1, only=[], skip=[], objects=[data] * is_given)
+    data[0].add_(1)
+    data[1]["a"].add_(1)
+    sampler = loader.sampler
+    sampler.data_source = None
+    session._kept.restore()
+    assert [data[0][0], data[1]["a"][0]] == [1 - is_given] * 2 and sampler.data_source is data
 
 
 def test_attributes_and_buffers_that_a_module_replaces():
@@ -187,11 +248,20 @@ def test_a_schedule_of_few_steps():
 
 
 class Moving(torch.utils.data.DataLoader):
-    """As Accelerate's loaders, it does more with a batch."""
+    """As Accelerate's loaders, it does more with a batch, counts its epochs, and has no state although it looks so."""
+
+    epochs = 0
 
     def __iter__(self):
         for batch in super().__iter__():
             yield {"moved": batch}
+        self.epochs += 1
+
+    def state_dict(self):
+        return self.no_state
+
+    def load_state_dict(self, _):
+        raise NotImplementedError
 
 
 def test_a_loader_with_an_iteration_of_its_own_is_iterated_itself():
@@ -206,4 +276,5 @@ def test_a_loader_with_an_iteration_of_its_own_is_iterated_itself():
     loader = Moving(list(range(8)), batch_size=2, shuffle=True, generator=generator)
     found = saturate.diagnose(step, loader, seconds=0.5, skip=["compile"])
     assert found.rate > 0 and generator.get_state().equal(torch.Generator().manual_seed(3).get_state())
+    assert loader.epochs == 0
     assert "batch-size" not in [name for name, _ in found.skipped]

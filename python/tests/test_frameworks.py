@@ -35,6 +35,29 @@ def test_the_accelerate_example_learns():
     assert len(accuracies) == 5 and float(accuracies[4]) > 0.4
 
 
+def test_a_loader_of_accelerate_is_diagnosed_and_restored():
+    accelerate = pytest.importorskip("accelerate")
+    settings = accelerate.utils.DataLoaderConfiguration(use_seedable_sampler=True)  # its order depends on the epoch
+    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=settings)
+
+    def orders(is_diagnosed):
+        torch.manual_seed(1)
+        loader = accelerator.prepare(torch.utils.data.DataLoader(list(range(40)), batch_size=4, shuffle=True))
+        weight = torch.nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+
+        def step(batch):
+            (weight * batch.sum()).backward()
+            optimizer.step()
+
+        found = [torch.cat(list(loader)).tolist()]
+        if is_diagnosed:
+            assert saturate.diagnose(step, loader, seconds=0.5, only=[]).rate > 0
+        return [*found, *(torch.cat(list(loader)).tolist() for _ in range(2))]
+
+    assert orders(True) == orders(False)
+
+
 def test_the_accelerate_example_runs_on_two_processes():
     pytest.importorskip("accelerate")
     text = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",

@@ -107,6 +107,22 @@ def test_watch_measures_the_gpu(tmp_path):
         assert end["telemetry"]["gpu_memory_bytes"] > end["device_memory_peak_bytes"], end
 
 
+def test_a_capturable_optimizer_goes_on_after_a_turn_with_fused():
+    from saturate.observing import Observation
+    from saturate.step_what_ifs import step_what_ifs
+
+    loop = Loop()
+    loop.optimizer = torch.optim.Adam(loop.model.parameters(), capturable=True)
+    batch = next(iter(loop.loader))
+    loop.step(batch)
+    found = step_what_ifs(Observation(torch, loop.model, loop.optimizer), True, 1.0)
+    what_if, = [each for each in found if each.name == "fused-optimizer"]
+    with what_if.change():
+        loop.step(batch)
+    loop.step(batch)
+    assert all(state["step"].is_cuda and state["step"] == 3 for state in loop.optimizer.state.values())
+
+
 def test_diagnose_restores_the_gpu_to_the_bit():
     loop = Loop()
     for batch in loop.loader:

@@ -1,0 +1,164 @@
+"""saturate.tune(): patches of a script's text."""
+
+import tempfile
+
+import pytest
+
+import saturate
+from saturate.patching import Edit, edited
+from saturate.tuning import _Script
+
+WORKERS = {"name": "data-loading", "gain": 3.0, "lines": ["num_workers=2"],
+           "edit": {"call": "DataLoader", "arguments": {"num_workers": 2}, "line": 2}}
+BY_HAND = {"name": "print-in-loop", "gain": 4.0, "lines": ["print rarely"], "edit": None}
+TEXT = "import torch\nDataLoader(data)\nDataLoader(held_out)\n"
+
+
+@pytest.fixture
+def runs(monkeypatch, tmp_path):
+    """Known results in place of runs: with workers a script is three times as fast."""
+    from saturate import tuning
+
+    commands = []
+
+    class Runs:
+        loss, rate, refused, ended = 1.0, 30.0, "", ""
+
+        def run(self, command, text, *options):
+            commands.append((command, *options))
+            has_workers = "num_workers" in text
+            if self.refused and self.refused in text:
+                raise saturate.Error("the script failed")
+            if command == "diagnose":
+                if self.ended and self.ended in text:
+                    return {"not_found": [], "rate": None, "causes": []}
+                return {"not_found": [], "rate": 10.0, "causes": [BY_HAND] if has_workers else [BY_HAND, WORKERS]}
+            return {"rate": self.rate if has_workers else 10.0, "loss": self.loss if has_workers else 1.0}
+
+    made = Runs()
+    made.commands, made.path = commands, tmp_path / "train.py"
+    made.path.write_text(TEXT)
+    monkeypatch.setattr(tuning, "_Script", lambda *given: setattr(made, "encoding", given[-1]) or made)
+    return made
+
+
+def test_tune_shows_a_patch_and_writes_when_asked(runs):
+    found = saturate.tune(runs.path)
+    assert found.changes == ["data-loading"] and found.is_kept and not found.is_written
+    assert "-DataLoader(data)\n+DataLoader(data, num_workers=2)\n" in found.diff
+    assert found.gain.ratio == pytest.approx(3) and runs.path.read_text() == TEXT
+    assert "nothing is written" in str(found) and "print rarely" in str(found)
+    assert [command for command, *_ in runs.commands] == ["diagnose", "measure", "diagnose"] + ["measure"] * 6
+    assert runs.commands[2][-1] == "data-loading,print-in-loop"  # is not measured again
+    runs.path.chmod(0o750)
+    assert saturate.tune(runs.path, write=True).is_written
+    assert "DataLoader(data, num_workers=2)\nDataLoader(held_out)" in runs.path.read_text()
+    assert runs.path.stat().st_mode & 0o777 == 0o750
+    assert [each.name for each in runs.path.parent.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize("loss, rate, reason", [(1.2, 30.0, "learns worse"), (float("nan"), 30.0, "learns worse"),
+                                                (1.0, 10.1, "not faster")])
+def test_tune_keeps_no_change_that_does_not_pay(runs, loss, rate, reason):
+    runs.loss, runs.rate = loss, rate
+    found = saturate.tune(runs.path, write=True)
+    assert not found.is_kept and reason in str(found) and runs.path.read_text() == TEXT
+
+
+def test_tune_leaves_a_change_that_does_not_run_to_the_user(runs):
+    runs.refused = "num_workers"
+    found = saturate.tune(runs.path, write=True)
+    assert found.diff == "" and [each["name"] for each in found.by_hand] == ["print-in-loop", "data-loading"]
+    assert runs.path.read_text() == TEXT
+
+
+def test_tune_does_not_overwrite_what_was_saved_meanwhile(runs, monkeypatch):
+    run = runs.run
+
+    def saving(command, text, *options):
+        runs.path.write_text("# new\n" + TEXT)
+        return run(command, text, *options)
+
+    monkeypatch.setattr(runs, "run", saving)
+    found = saturate.tune(runs.path, write=True)
+    assert found.is_kept and not found.is_written and "changed meanwhile" in str(found)
+    assert runs.path.read_text() == "# new\n" + TEXT
+
+
+def test_a_script_that_ends_before_it_is_measured(runs):
+    runs.ended = "num_workers"  # it is too fast then, but the change is measured
+    assert saturate.tune(runs.path).changes == ["data-loading"]
+    runs.ended = "DataLoader"
+    with pytest.raises(saturate.Error, match="ended before its loop was measured .*train.py.*more epochs"):
+        saturate.tune(runs.path)
+
+
+@pytest.mark.parametrize("first, encoding", [("# coding: latin-1", "iso-8859-1"), ("import torch", "utf-8-sig")])
+def test_tune_keeps_the_encoding_and_the_ends_of_lines(runs, first, encoding):
+    text = f"{first}\r\nDataLoader(data)\r\nname = 'é'\r\n"
+    runs.path.write_bytes(text.encode(encoding))
+    found = saturate.tune(runs.path, write=True)
+    after = text.replace("(data)", "(data, num_workers=2)").encode(encoding)
+    assert found.is_written and runs.path.read_bytes() == after and " name = 'é'\r\n" in found.diff
+    assert runs.encoding == encoding
+
+
+def test_a_script_that_is_no_text_is_an_error(runs):
+    for text in (b"# coding: nosuch\n", b"name = '\xe9'\n"):
+        runs.path.write_bytes(text)
+        with pytest.raises(saturate.Error, match="no text of Python's: .*train.py"):
+            saturate.tune(runs.path)
+
+
+def test_a_changed_script_runs_in_its_encoding(tmp_path):
+    pytest.importorskip("torch")
+    path = tmp_path / "train.py"
+    path.write_text("raise SystemExit")
+    text = """# coding: latin-1
+import torch
+assert "é" == chr(233)
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for values in torch.utils.data.DataLoader(torch.ones(9, 1)):
+    weight.sum().backward()
+    optimizer.step()
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        found = _Script(str(path), [], folder, "latin-1").run("measure", text, "--steps", "9")
+    assert found["rate"] > 0
+
+
+def test_a_diff_of_the_last_line(runs):
+    runs.path.write_text("import torch\f\nDataLoader(data)")
+    told = "\\ No newline at end of file"
+    assert saturate.tune(runs.path).diff.split("\n")[3:] == [
+        " import torch\f", "-DataLoader(data)", told, "+DataLoader(data, num_workers=2)", told, ""]
+
+
+@pytest.mark.parametrize("before, edit, after", [
+    ("DataLoader(d, 4)", Edit("DataLoader", {"num_workers": 2}), "DataLoader(d, 4, num_workers=2)"),
+    ("x = data.DataLoader(d, num_workers=args.n, pin_memory=True)", Edit("DataLoader", {"num_workers": 2}),
+     "x = data.DataLoader(d, num_workers=2, pin_memory=True)"),
+    ("DataLoader(d, 4, True, None, None, 7)", Edit("DataLoader", {"num_workers": 2}),
+     "DataLoader(d, 4, True, None, None, 2)"),
+    ("DataLoader(\n    d,  # ü\n    batch_size=(4),\n)", Edit("DataLoader", {"num_workers": 2}),
+     "DataLoader(\n    d,  # ü\n    batch_size=(4), num_workers=2,\n)"),
+    ("DataLoader(d, num_workers=2, prefetch_factor=4, persistent_workers=True)", Edit("DataLoader", {"num_workers": 0}),
+     "DataLoader(d, num_workers=0, prefetch_factor=None, persistent_workers=False)"),
+    ("'ü'; DataLoader(d); DataLoader(e)", Edit("DataLoader", {"num_workers": 2}), None),
+    ("DataLoader(d)\nDataLoader(e)\n", Edit("DataLoader", {"num_workers": 2}, 2),
+     "DataLoader(d)\nDataLoader(e, num_workers=2)\n"),
+    ("DataLoader(d, **options)", Edit("DataLoader", {"num_workers": 2}), None),
+    ("DataLoader(*parts)", Edit("DataLoader", {"num_workers": 2}), None),
+    ("torch.optim.Adam(p, lr=1)", Edit("Adam", {"fused": True}), "torch.optim.Adam(p, lr=1, fused=True)"),
+    ("set_detect_anomaly(True)", Edit("set_detect_anomaly", {"mode": False}), "set_detect_anomaly(False)"),
+    ("torch.set_num_threads(1)", Edit("set_num_threads", {"number": 2}), "torch.set_num_threads(2)"),
+    ("o.zero_grad()\no.zero_grad(set_to_none=False)", Edit("zero_grad", {"set_to_none": True}),
+     "o.zero_grad()\no.zero_grad(set_to_none=True)"),
+    ("o.zero_grad()", Edit("zero_grad", {"set_to_none": True}), None),
+    ("print()", Edit("print", {"end": ""}), "print(end='')"),
+    ("Adam(p for p in ps)", Edit("Adam", {"fused": True}), None),
+    ("f(Adam(p for p in ps), lr=1)", Edit("Adam", {"fused": True}), None),
+])
+def test_edits(before, edit, after):
+    assert edited(before, edit) == after
