@@ -86,9 +86,8 @@ class Session:
                 return
             yield from self._limits()
             self.results = self._wanted()
-            if not self._is_given:
-                self.seconds = min(LONGEST_S, max(self.seconds, self._expected_s()))
-                self.results = self._wanted()  # with more time `compile` is tried too
+            self._extend()
+            self.results = self._wanted()  # with more time `compile` is tried too
             yield from self._persistence()
             for share in (FIRST_SHARE, 1.0):
                 fresh = yield from self._first_pass(share)
@@ -111,6 +110,10 @@ class Session:
     def _expected_s(self) -> float:
         """About how many seconds it takes from its beginning until all that is unmeasured now is measured."""
         return (self._spent() + len(self._unmeasured()) * self._each_s) / FIRST_SHARE
+
+    def _extend(self) -> None:
+        if not self._is_given:
+            self.seconds = min(LONGEST_S, max(self.seconds, self._expected_s()))
 
     def needed_s(self) -> float:
         """About how many seconds would have been enough for all."""
@@ -160,6 +163,7 @@ class Session:
         """Measures what was not measured, until that share of the time is over. Returns what it measured."""
         open_ = self._unmeasured()
         for number, each in enumerate(open_):
+            self._extend()
             left = self._left() - (1 - share) * self.seconds
             if left <= self._each_s / 2:
                 return open_[:number]
