@@ -17,7 +17,7 @@ from .turns import Arm, Gain, Pace, Remedy, Turns, WhatIf, held
 
 SHORTEST_S, LONGEST_S = 60, 300  # unless the seconds are given
 FIRST_ROUNDS, MOST_ROUNDS = 3, 12
-FIRST_SHARE = 0.55     # of the time, for a first measurement of each; what the second leaves is for the rest
+FIRST_SHARE = 0.55     # of the time, for a first measurement; what is worth doing is then measured again, before the rest
 HOPELESS = 1.02        # the end of an interval that is not measured further
 NEEDED = 1.05          # at most, of what removes a limit altogether, so that a part of it can be worth doing
 TURN_SHARE = 1 / 150   # of the time
@@ -89,9 +89,11 @@ class Session:
             self._extend()
             self.results = self._wanted()  # with more time `compile` is tried too
             yield from self._persistence()
-            for share in (FIRST_SHARE, 1.0):
-                fresh = yield from self._first_pass(share)
-                yield from self._second_pass(fresh)
+            first = yield from self._first_pass(FIRST_SHARE)
+            worth = [each for each in first if each.is_worth()]
+            yield from self._second_pass(worth)
+            yield from self._first_pass(1.0)
+            yield from self._second_pass([each for each in self.results if all(each is not other for other in worth)])
         finally:
             try:
                 self._own.close()
