@@ -33,7 +33,7 @@ def calls_of(torch: Any) -> Calls:
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """What has replaced `value` meanwhile stays; it may call `value`, which then only forwards."""
+    """A later replacement of `value` stays; it may call `value`, which then only forwards."""
     own = vars(owner).get(name)
     setattr(owner, name, value)
     try:

@@ -17,7 +17,7 @@ from .turns import Arm, Gain, Pace, Remedy, Turns, WhatIf, held
 
 SHORTEST_S, LONGEST_S = 60, 300  # unless the seconds are given
 FIRST_ROUNDS, MOST_ROUNDS = 3, 12
-FIRST_SHARE = 0.55     # of the time, for a first measurement; what is worth doing is then measured again, before the rest
+FIRST_SHARE = 0.55     # of the time, for a first measurement; then what is worth doing is measured again, then the rest
 HOPELESS = 1.02        # the end of an interval that is not measured further
 NEEDED = 1.05          # at most, of what removes a limit altogether, so that a part of it can be worth doing
 TURN_SHARE = 1 / 150   # of the time

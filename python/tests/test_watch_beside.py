@@ -71,7 +71,7 @@ def test_a_module_that_is_saved_or_copied_meanwhile_has_nothing_of_saturate():
 
 @pytest.fixture
 def graphs():
-    """What torch.compile compiles."""
+    """The part that torch.compile compiles."""
     if not torch._dynamo.is_dynamo_supported():
         pytest.skip("torch has no compiler here")
     found = []

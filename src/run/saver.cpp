@@ -163,8 +163,9 @@ void Saver::adopt_best() {
       store_.save(read_checkpoint(run_.env, found_best_));
   } catch (const Error& error) {
     adopted = false;
-    recorder_.log().warn(fmt::format("the best weights are not copied from {}, the run continues: {}",
-                                     found_best_, error.what()));
+    recorder_.log().warn(
+        fmt::format("the best weights are not copied from {}, the run continues: {}", found_best_,
+                    error.what()));
   }
   if (run_.first_says(adopted)) found_best_.clear();
 }
