@@ -259,7 +259,8 @@ def epoch_start(loader: Any, is_persistent: bool, clock: Callable[[], float], ro
 
     if isinstance(loader.dataset, IterableDataset):  # its whole epochs may be long
         return None
-    made = rebuilt(loader, order=lambda sampler: Few(sampler, max(1, loader.num_workers)), persistent_workers=is_persistent)
+    made = rebuilt(loader, order=lambda sampler: Few(sampler, max(1, loader.num_workers)),
+                   persistent_workers=is_persistent)
     found, begin = [], clock()
     for _ in range(rounds + 1):
         batches = iter(made)

@@ -6,7 +6,6 @@ import contextlib
 from typing import Any, Callable, Dict, Iterator, List
 
 from .patches import Calls, Counted, calls_of, replaced
-from .phases import is_traced
 
 STEPS = 3  # that are observed
 
@@ -62,7 +61,7 @@ class Observation:
         return zero_grad
 
     def _enter(self, module: Any, *_: Any) -> None:
-        if is_traced():
+        if self.torch.compiler.is_compiling():
             return
         self._depth += 1
         if self._depth > 1 or not self.torch.is_grad_enabled():
@@ -76,7 +75,7 @@ class Observation:
             self.modules.append(module)
 
     def _leave(self, *_: Any) -> None:
-        if not is_traced():
+        if not self.torch.compiler.is_compiling():
             self._depth = max(0, self._depth - 1)
 
     def _after_step(self, optimizer: Any, *_: Any) -> None:

@@ -76,13 +76,6 @@ class PhaseClock:
         return now
 
 
-def is_traced() -> bool:
-    """Whether torch.compile reads the caller, which then must do nothing, or it would break the graph."""
-    import torch
-
-    return bool(getattr(torch.compiler, "is_compiling", bool)())
-
-
 class _Hook:
     """A module's hook. That of a copied or pickled module is a function of Python's that does nothing."""
 
@@ -107,6 +100,7 @@ class Hooks:
         self._search: List[Any] = []           # global hooks, while outermost modules are looked for
         self._known: Dict[int, Any] = {}       # modules with hooks
         self._depth = 0
+        self._is_traced: Callable[[], bool] = bool  # by torch.compile: what is ours must then do nothing in its graph
         self.workers = WorkerTimes()
         from .iteration import Iteration
 
@@ -136,6 +130,7 @@ class Hooks:
         from torch.utils.data import dataloader
 
         self._torch = torch
+        self._is_traced = getattr(torch.compiler, "is_compiling", bool)  # from torch 2.3 on
         self._wrap(dataloader._BaseDataLoaderIter, "__next__", WAIT, self._on_batch)
         multi = dataloader._MultiProcessingDataLoaderIter
         self._undo.enter_context(replaced(multi, "__init__", self.workers.wrapped(multi.__init__)))
@@ -204,11 +199,11 @@ class Hooks:
     def _wrap(self, owner: Any, name: str, phase: int, then: Optional[Callable[[Any], None]] = None) -> None:
         original, clock = getattr(owner, name), self._clock
 
-        enter, leave = clock.enter, clock.leave
+        enter, leave, is_traced = clock.enter, clock.leave, self._is_traced
 
         @functools.wraps(original)
         def wrapper(*arguments: Any, **named: Any) -> Any:
-            if clock.phase == phase or get_ident() != clock.thread:  # within a call that is counted
+            if is_traced() or clock.phase == phase or get_ident() != clock.thread:  # within a call that is counted
                 return original(*arguments, **named)
             enter(phase)
             try:
@@ -242,15 +237,15 @@ class Hooks:
         return measured
 
     def _enter_module(self) -> None:
-        if not is_traced():
+        if not self._is_traced():
             self._clock.enter(FORWARD if self._torch.is_grad_enabled() else EVALUATION)
 
     def _leave_module(self) -> None:
-        if not is_traced():
+        if not self._is_traced():
             self._clock.leave()
 
     def _search_enter(self, module: Any, *_: Any) -> None:
-        if is_traced() or get_ident() != self._clock.thread:
+        if self._is_traced() or get_ident() != self._clock.thread:
             return
         self._depth += 1
         if self._depth == 1 and id(module) not in self._known:
@@ -259,7 +254,7 @@ class Hooks:
                 self._enter_module()
 
     def _search_leave(self, *_: Any) -> None:
-        if not is_traced() and get_ident() == self._clock.thread and self._depth > 0:
+        if not self._is_traced() and get_ident() == self._clock.thread and self._depth > 0:
             self._depth -= 1
 
     def _after_optimizer(self, optimizer: Any, *_: Any) -> None:

@@ -152,7 +152,7 @@ class Session:
     def _wanted(self) -> List[WhatIf]:
         found = [*loader_what_ifs(self.loader, self.has_gpu), *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
         found = [each for each in found if self.is_wanted(each.name)]
-        found.sort(key=lambda each: (each.name not in SEEN, each.is_trade))  # what was seen in the loop first
+        found.sort(key=lambda each: each.name not in SEEN)  # what was seen in the loop first
         for each in found:
             assert each.name in NAMES
             limit = self.held_gain if each.is_input else self.loading_gain

@@ -53,8 +53,8 @@ class Watch:
         run. A record is written once a second, after an hour every ten seconds. On other ranks than 0 nothing is
         written. By default nothing is written.
     tensorboard: a folder for TensorBoard's events, or True: `out`/tb. Needs torch and the package tensorboard.
-    model: the outermost module. Give it if it is compiled by torch.compile, which may compile again if modules are
-        searched. Modules that are called in compiled code, also by model.compile(), are not found.
+    model: the outermost module. Give it if it is compiled, as torch.compile returned it: the search makes torch compile
+        once more, and finds no module that is called in compiled code, such as one after model.compile().
 
     One Watch measures at a time. Raises saturate.Error.
     """

@@ -297,16 +297,20 @@ def test_everything_is_as_before_to_the_bit(steps_before):
     assert same(trained(True), trained(False))
 
 
-def test_an_interrupt_restores_too():
+@pytest.mark.parametrize("is_again", [False, True])
+def test_an_interrupt_restores_too(monkeypatch, is_again):
+    """Also another one while the workers are ended."""
     loop, steps = Loop(), []
     before = [each.detach().clone() for each in loop.model.parameters()]
 
-    def interrupt(loop):
+    def interrupt(_):
         steps.append(1)
-        if len(steps) == 40:
+        if len(steps) >= 40:
             raise KeyboardInterrupt
 
     loop.extra = interrupt
+    if is_again:
+        monkeypatch.setattr("saturate.turns.Arm.close", interrupt)
     with pytest.raises(KeyboardInterrupt):
         loop.diagnose()
     assert all(a.equal(b) for a, b in zip(before, loop.model.parameters())) and not loop.optimizer.state

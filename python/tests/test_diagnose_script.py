@@ -80,7 +80,7 @@ TIMED = (SCRIPT.replace("time.sleep(0.002)", "builtins.clock.now += 0.01")
          .replace("import sys", "import sys\nimport builtins"))
 
 
-def timed(monkeypatch, script, text, epochs=9999, **named):
+def timed(monkeypatch, script, text, epochs=9999, seconds=1e4, **named):
     """The diagnosis of a script whose clock is its own."""
     import builtins
 
@@ -89,7 +89,7 @@ def timed(monkeypatch, script, text, epochs=9999, **named):
     clock = Clock()
     monkeypatch.setattr(builtins, "clock", clock, raising=False)
     script.write_text(text)
-    return diagnose_script(str(script), [str(epochs)], seconds=1e5, clock=clock, **named)
+    return diagnose_script(str(script), [str(epochs)], seconds=seconds, clock=clock, **named)
 
 
 def test_a_script_is_diagnosed_as_it_is(script, monkeypatch, capsys):
@@ -157,7 +157,7 @@ def test_a_script_that_tries_whether_its_loader_has_a_length(script, monkeypatch
 def test_a_script_that_makes_a_loader_for_each_epoch(script, monkeypatch, capsys):
     begin, loader = "    for epoch in range(epochs):\n", "    loader = DataLoader(Data(), batch_size=4, shuffle=True)\n"
     text = TIMED.replace(loader, "").replace(begin, f"{begin}    {loader}")
-    found = timed(monkeypatch, script, text, only=["data-loading"])
+    found = timed(monkeypatch, script, text, 1000, seconds=1e5, only=["data-loading"])
     assert found.rate == pytest.approx(20, rel=0.01) and found.causes[0].gain == pytest.approx(5, rel=0.01)
     assert "another DataLoader" not in capsys.readouterr().err
 

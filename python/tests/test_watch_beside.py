@@ -13,6 +13,8 @@ import zipfile
 import pytest
 
 import saturate
+from saturate import watching
+from saturate.phases import PhaseClock
 from saturate.records import RunFolder
 
 torch = pytest.importorskip("torch")
@@ -91,19 +93,21 @@ def model():
 
 
 @pytest.mark.filterwarnings("ignore:.*global hooks")
-@pytest.mark.parametrize("given", ["nothing", "compiled", "original"])
-def test_a_compiled_model_stays_one_graph(graphs, model, given):
+@pytest.mark.parametrize("given, compilations", [("nothing", 2), ("compiled", 1), ("original", 1)])
+def test_a_compiled_model_stays_one_graph(graphs, model, given, compilations):
     found, backend = graphs
     compiled = torch.compile(model, fullgraph=True, backend=backend)
     with saturate.watch(model={"nothing": None, "compiled": compiled, "original": model}[given]) as watch:
-        for _ in range(3):
+        for number in range(3):
             compiled(torch.ones(1, 2)).sum().backward()
             watch.step()
-        assert len(found) == 1 and watch.phases["forward"] > 0
+            assert len(found) == (1 if number < watching.SEARCH_STEPS else compilations)
         spent = watch.phases
         with torch.no_grad():
             compiled(torch.ones(1, 2))
-    assert watch.phases["evaluation"] > 0 and watch.phases["forward"] == spent["forward"]
+    if given != "original":  # which is called in compiled code
+        assert spent["forward"] > 0 and watch.phases["evaluation"] > 0
+    assert watch.phases["forward"] == spent["forward"]
 
 
 def test_a_model_that_is_compiled_in_place_stays_one_graph(graphs, model):
@@ -115,6 +119,25 @@ def test_a_model_that_is_compiled_in_place_stays_one_graph(graphs, model):
             model(torch.ones(1, 2)).sum().backward()
             watch.step()
     assert len(found) == 1 and watch.phases["forward"] > 0 and model._compiled_call_impl is call
+
+
+def test_a_collective_in_compiled_code_stays_there(graphs, tmp_path):
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("torch was built without Gloo")
+    found, backend = graphs
+
+    def summed(values):
+        total = values * 2
+        torch.distributed.all_reduce(total)
+        return total + 1
+
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        with saturate.watch():
+            assert torch.compile(summed, fullgraph=True, backend=backend)(torch.ones(2)).tolist() == [3, 3]
+    finally:
+        torch.distributed.destroy_process_group()
+    assert len(found) == 1
 
 
 def test_a_copy_made_meanwhile_can_be_compiled(graphs, model):
@@ -155,8 +178,6 @@ class Failing:
 
 @pytest.mark.parametrize("where", ["write", "close"])
 def test_an_output_that_fails_is_left_with_one_warning(monkeypatch, tmp_path, where):
-    from saturate import watching
-
     monkeypatch.setattr(watching, "RECORD_NS", 0)
     failing = Failing(where)
     with pytest.warns(UserWarning, match="into failing") as warnings, saturate.watch(out=tmp_path) as watch:
@@ -170,8 +191,6 @@ def test_an_output_that_fails_is_left_with_one_warning(monkeypatch, tmp_path, wh
 
 
 def test_a_full_disk_ends_no_training(monkeypatch, tmp_path):
-    from saturate import watching
-
     monkeypatch.setattr(watching, "RECORD_NS", 0)
     with pytest.warns(UserWarning, match="No space left"), saturate.watch(out=tmp_path) as watch:
         folder, = watch._outputs.open
@@ -192,9 +211,6 @@ def test_a_loss_of_several_values_is_refused_at_once(tmp_path):
 
 
 def test_a_long_run_writes_fewer_records(monkeypatch, tmp_path):
-    from saturate import watching
-    from saturate.phases import PhaseClock
-
     now = [0]
     monkeypatch.setattr(watching, "PhaseClock", lambda: PhaseClock(lambda: now[0]))
     with saturate.watch(out=tmp_path) as watch:
