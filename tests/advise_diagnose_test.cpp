@@ -107,7 +107,7 @@ TEST_F(Diagnosing, ASaveOutsideAllMeasurementsIsTimed) {
 
 TEST_F(Diagnosing, MeasurementsShareTheIndexOfTheSource) {
   const std::string source = photographs(24, 260, 200);
-  DiagnoseOptions asked = options(1);
+  DiagnoseOptions asked = options(3);
   asked.tries = {"data.cache=ram"};
   asked.wanted = [](const WhatIf& what_if) { return what_if.text() == "data.cache=ram"; };
   for (const std::string& index : {dir / "x.points", std::string("off")}) {
