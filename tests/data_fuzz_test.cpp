@@ -151,7 +151,7 @@ TEST(Fuzz, Image) {
   Mutator mutator(2);
   size_t whole = 0, sound = 0;
   std::vector<std::filesystem::path> seeds;
-  for (const char* folder : {"inputs", "modern"})
+  for (const char* folder : {"inputs", "modern", "points"})
     for (const auto& entry :
          std::filesystem::directory_iterator(testing::source_path("tests/goldens/image/") + folder))
       if (!entry.path().string().ends_with("avif.png") &&
@@ -196,6 +196,20 @@ TEST(Fuzz, Unpack) {
   }
   EXPECT_GT(decoded, kRounds / 50);
   EXPECT_LT(decoded, kRounds / 2) << "most changes were harmless: this tests little";
+}
+
+TEST(Fuzz, Segments) {
+  Mutator mutator(10);
+  EXPECT_EQ(testing::fuzz_segments({}), 1u) << "a sound file is not decoded";
+  size_t decoded = 0;
+  constexpr size_t kRounds = 1000;
+  for (size_t round = 0; round < kRounds; ++round) {
+    std::string changes(3 + mutator.below(30), '\0');
+    for (char& c : changes) c = char(mutator.below(256));
+    ASSERT_NO_THROW(decoded += testing::fuzz_segments(std::as_bytes(std::span(changes)))) << round;
+  }
+  EXPECT_GT(decoded, kRounds / 50);
+  EXPECT_LT(decoded, kRounds) << "every change was harmless: this tests little";
 }
 
 TEST(Fuzz, Mask) {

@@ -21,6 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     fuzz_index(bytes);
   else if (format == "unpack")
     fuzz_unpack(bytes);
+  else if (format == "segments")
+    fuzz_segments(bytes);
   else if (format == "pickle")
     fuzz_pickle(bytes);
   else if (format == "recipe")

@@ -7,22 +7,36 @@
 
 #include "image/fast_decoder.h"
 #include "image/packed_layout.h"
+#include "image/segmented_jpeg.h"
+#include "saturate/data/error.h"
 #include "saturate/data/random.h"
 
 namespace saturate::testing {
 namespace {
 
-constexpr int kSide = 72;
+constexpr int kSide = 40;
+
+std::vector<std::byte> small_jpeg(uint64_t number) {
+  RandomStream random(12, 0, number, RandomUse::kSynthetic);
+  Image image;
+  image.resize(160, 112);
+  for (uint8_t& value : image.pixels) value = uint8_t(90 + random.below(30));
+  return encode_jpeg(image, 40, number % 2 == 0);
+}
+
+// Three bytes a change: where, and to which value.
+void change(std::vector<std::byte>& file, std::span<const std::byte> changes) {
+  for (; changes.size() >= 3; changes = changes.subspan(3)) {
+    const auto number = [&](size_t i) { return std::to_integer<size_t>(changes[i]); };
+    file[(number(0) << 8 | number(1)) % file.size()] = changes[2];
+  }
+}
 
 // With both samplings, and parts between points or in segments.
 std::vector<std::vector<std::byte>> make_packed() {
   std::vector<std::vector<std::byte>> packed;
   for (uint64_t i = 0; i < 4; ++i) {
-    RandomStream random(12, 0, i, RandomUse::kSynthetic);
-    Image image;
-    image.resize(208, 144);
-    for (uint8_t& value : image.pixels) value = uint8_t(90 + random.below(30));
-    std::vector<std::byte> file = encode_jpeg(image, 40, i % 2 == 0), split;
+    std::vector<std::byte> file = small_jpeg(i), split;
     ScanIndex index;
     FastDecoder decoder(Decoder::kDefaultMaxPixels, fast_kernels(), &index);
     SegmentedJpeg segmented;
@@ -36,7 +50,7 @@ std::vector<std::vector<std::byte>> make_packed() {
     } else {
       throw std::logic_error("a sound JPEG is not split");
     }
-    const SampleTransform crop{{20, 10, 160, 120}, 0, 0, i == 1};
+    const SampleTransform crop{{20, 10, 70, 50}, 0, 0, i == 1};
     packed.emplace_back(decoder.plan_pack(crop, kSide));
     if (packed.back().empty()) throw std::logic_error("a sound JPEG is not packed");
     decoder.pack(packed.back().data());
@@ -48,7 +62,8 @@ size_t unpacks(std::vector<std::byte> packed) {
   std::memcpy(packed.data(), &kPackedMagic, sizeof kPackedMagic);
   const PackedPlace place{0, uint32_t(packed.size())};
   uint8_t failed = 7;
-  std::vector<uint8_t> scratch(unpack_scratch_bytes(kSide)), out(pixel_bytes(kSide));
+  static std::vector<uint8_t> scratch(unpack_scratch_bytes(kSide));
+  std::vector<uint8_t> out(pixel_bytes(kSide));
   unpack_jpegs_cpu({.memory = packed.data(),
                     .places = &place,
                     .count = 1,
@@ -70,11 +85,38 @@ size_t fuzz_unpack(std::span<const std::byte> bytes) {
   std::ranges::copy(bytes.first(std::min(bytes.size(), packed.size())), packed.begin());
   size_t decoded = unpacks(std::move(packed));
   packed = sound[bytes.size() % sound.size()];
-  for (; bytes.size() >= 3; bytes = bytes.subspan(3)) {
-    const auto number = [&](size_t i) { return std::to_integer<size_t>(bytes[i]); };
-    packed[(number(0) << 8 | number(1)) % packed.size()] = bytes[2];
-  }
+  change(packed, bytes);
   return decoded + unpacks(std::move(packed));
+}
+
+size_t fuzz_segments(std::span<const std::byte> bytes) {
+  struct Segmented {
+    std::vector<std::byte> file;
+    int width, height;
+  };
+  static const std::vector<Segmented> sound = [] {
+    std::vector<Segmented> all(4);
+    for (size_t i = 0; i < all.size(); ++i)
+      if (!JpegSegmenter().cut(small_jpeg(i), i < 2 ? 4 : 1, all[i].file, all[i].width,
+                               all[i].height))
+        throw std::logic_error("a sound JPEG is not split");
+    return all;
+  }();
+  const Segmented& from = sound[bytes.size() % sound.size()];
+  std::vector<std::byte> file = from.file, out(pixel_bytes(kSide));
+  change(file, bytes);
+  const int choice = bytes.empty() ? 0 : std::to_integer<int>(bytes.back());
+  const Box crop{choice % 4 * 20, choice / 4 % 4 * 15, 60 + choice / 16 % 4 * 10,
+                 40 + choice / 64 * 8};
+  SegmentedJpeg segmented;
+  FastDecoder decoder;
+  try {
+    segmented.open(file, from.width, from.height, "input");
+    return decoder.open(segmented, "input") && decoder.read("input", {crop}, kSide, out.data());
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kData) throw std::logic_error(error.what());
+    return 0;
+  }
 }
 
 }  // namespace saturate::testing

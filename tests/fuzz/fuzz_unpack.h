@@ -1,4 +1,4 @@
-// Anything in the bytes of a packed JPEG.
+// Anything in the bytes of a packed JPEG, and of a JPEG in segments.
 #pragma once
 
 #include <cstddef>
@@ -10,5 +10,9 @@ namespace saturate::testing {
 // bytes a change, where and to which value. Returns how many of the two were decoded. Throws
 // std::logic_error if one neither fails nor decodes.
 size_t fuzz_unpack(std::span<const std::byte> bytes);
+
+// Decodes a crop of a sound JPEG in segments that `bytes` change in the same way. Returns whether
+// it was decoded. Throws std::logic_error if an error is not of kind kData.
+size_t fuzz_segments(std::span<const std::byte> bytes);
 
 }  // namespace saturate::testing

@@ -8,7 +8,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 
 seeds=$build/seeds
 mkdir -p "$seeds"
-find "$root"/tests/goldens/{tar,formats,image/inputs,image/modern} -type f -exec cp {} "$seeds" \;
+find "$root"/tests/goldens/{tar,formats,image/inputs,image/modern,image/points} -type f -exec cp {} "$seeds" \;
 gunzip -kf "$seeds"/*.gz
 for archive in "$root"/tests/goldens/weights/{all_kinds,protocol4,training}.pt; do  # are zip files
   unzip -p "$archive" '*/data.pkl' >"$seeds/$(basename "$archive").pkl"
