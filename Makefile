@@ -23,7 +23,7 @@ KILLS ?= 200
 MODELS ?= mlp resnet18 mobilenet_v2 vit_tiny
 SOAK_MINUTES ?= 60
 
-.PHONY: help command demo test test-all wheels wheels-test install-test page-test tensorboard-test onnx-test net-test s3-test docs-test python-test coverage kills \
+.PHONY: help command demo test test-all wheels wheels-test install-test page-test tensorboard-test onnx-test net-test s3-test docs-test python-test python-torch-test coverage kills \
   faults compiled soak fuzz torch-other-test gpu-host-test gpu-check-rehearsal build install uninstall setup format format-check tidy ci-full clean
 
 help: ## this list
@@ -119,6 +119,10 @@ docs-test: command ## compare README.md and docs/ with the program: links, keys,
 python-test: setup ## build the Python package into separate environments, and test it
 	@tools/setup.sh --dev
 	@tools/loader_wheels.py build/loader-wheels --test
+
+python-torch-test: setup ## the same, for python3, with PyTorch, Lightning, Accelerate and TensorBoard (5 GB)
+	@tools/setup.sh --dev
+	@tools/loader_wheels.py build/loader-wheels --torch
 
 coverage: setup ## coverage of the tests of the modules without torch, into build/coverage/report
 	@tools/setup.sh --dev

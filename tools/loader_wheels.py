@@ -3,6 +3,8 @@
 
   tools/loader_wheels.py FOLDER           for each Python of this machine, at most one of a version
   tools/loader_wheels.py FOLDER --test    for python3, and those from 3.12 on; then runs python/tests with each of these
+  tools/loader_wheels.py FOLDER --torch   for python3; then runs python/tests with PyTorch, Lightning, Accelerate and
+                                          TensorBoard (5 GB)
 
 A wheel of Python 3.12 or later is for all later ones too: nanobind's stable ABI begins there. An earlier Python needs
 its own. Each Python gets an environment, build/python-env-VERSION, which keeps what it built, and ccache compiles the
@@ -21,6 +23,7 @@ FIRST, STABLE = (3, 10), (3, 12)  # nanobind's first Python; the first with a st
 PROBE = """import os, sys, sysconfig, venv, ensurepip
 print(*sys.version_info[:2], os.path.exists(sysconfig.get_path('include') + '/Python.h'))"""
 PIP = ["-m", "pip", "--disable-pip-version-check", "-q"]
+FRAMEWORKS = ["torch==2.15.0", "torchvision==0.29.2", "lightning==2.6.6", "accelerate==1.15.0", "tensorboard==2.21.0"]
 
 
 def run(*command):
@@ -48,31 +51,32 @@ def pythons():
     return found
 
 
-def environment(python, version):
+def environment(python, version, frameworks=()):
     """Its Python. It has what builds and tests need, so that a second build compiles nothing again."""
-    folder = ROOT / f"build/python-env-{version[0]}.{version[1]}"
+    folder = ROOT / f"build/python-env-{version[0]}.{version[1]}{'-torch' if frameworks else ''}"
     program = folder / "bin/python"
     if not (folder / ".complete").exists():
         shutil.rmtree(folder, ignore_errors=True)
         requires = re.search(r"^requires = (\[.*\])$", (ROOT / "python/pyproject.toml").read_text(), re.MULTILINE)
         run(python, "-m", "venv", folder)
-        run(program, *PIP, "install", *ast.literal_eval(requires[1]), "numpy", "pytest")
+        run(program, *PIP, "install", *ast.literal_eval(requires[1]), "numpy", "pytest", *frameworks)
         (folder / ".complete").touch()
     return program
 
 
-def build(folder, tested_only=False):
+def build(folder, tested_only=False, frameworks=()):
     """Builds the wheels, and returns {environment's python: wheel}."""
     found = pythons()
     if not found:
         sys.exit("loader wheels: no Python 3.10 or later has headers and venv. Run tools/setup.sh --dev")
     default = next(iter(found))
     if tested_only:
-        found = {version: python for version, python in found.items() if version == default or version >= STABLE}
+        found = {version: python for version, python in found.items()
+                 if version == default or (version >= STABLE and not frameworks)}
     folder = pathlib.Path(folder)
     wheels, stable = {}, None
     for version, python in sorted(found.items()):
-        program = environment(python, version)
+        program = environment(python, version, frameworks)
         if version < STABLE or stable is None:
             scratch = folder / f"{version[0]}.{version[1]}"
             shutil.rmtree(scratch, ignore_errors=True)
@@ -93,9 +97,9 @@ def test(program, wheel):
 
 
 def main():
-    if len(sys.argv) not in (2, 3) or sys.argv[1].startswith("-") or sys.argv[2:] not in ([], ["--test"]):
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-") or sys.argv[2:] not in ([], ["--test"], ["--torch"]):
         sys.exit(__doc__)
-    wheels = build(sys.argv[1], tested_only=len(sys.argv) == 3)
+    wheels = build(sys.argv[1], len(sys.argv) == 3, FRAMEWORKS if sys.argv[2:] == ["--torch"] else ())
     for program, wheel in wheels.items() if len(sys.argv) == 3 else []:
         test(program, wheel)
 

@@ -10,7 +10,7 @@ for every peer that works, and on stderr why others do not. Install the peers in
 environment, for example
 
     python3 -m venv build/peers
-    build/peers/bin/pip install torch torchvision torchcodec pillow nvidia-dali-cuda130 spdl ffcv
+    build/peers/bin/pip install torch torchvision torchcodec pillow nvidia-dali-cuda130 spdl ffcv webdataset litdata
 
 TorchCodec decodes images from version 0.16 on (tried: 0.17.0), without FFmpeg. SPDL needs FFmpeg's
 libraries (Debian: libavdevice59, libavfilter8). FFCV is built from source, which needs OpenCV and
@@ -22,11 +22,14 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
 import zlib
 
+import store_formats
+import store_worker
 from peer_report import measure, with_spread, write
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -42,6 +45,9 @@ class Files:
         self.items = [(str(path), label) for label, name in enumerate(classes)
                       for path in sorted((pathlib.Path(root) / name).rglob("*"))
                       if path.suffix.lower() in (".jpg", ".jpeg", ".png")]
+
+    def checksum(self):
+        return zlib.crc32(repr((os.path.realpath(self.root), self.items)).encode())
 
 
 def torch_loader(decode, files, threads):
@@ -161,8 +167,7 @@ def ffcv_file(files, threads, name, settings):
             path, label = files.items[index]
             return Image.open(path).convert("RGB"), label
 
-    photographs = zlib.crc32(repr((os.path.realpath(files.root), files.items)).encode())
-    beton = pathlib.Path(tempfile.gettempdir()) / f"{name}-{photographs:08x}.beton"
+    beton = pathlib.Path(tempfile.gettempdir()) / f"{name}-{files.checksum():08x}.beton"
     if not beton.exists():
         fields = {"image": RGBImageField(**settings), "label": IntField()}
         partial = beton.with_suffix(".partial")  # so that an interrupted write leaves no incomplete .beton
@@ -205,6 +210,46 @@ def ffcv_raw_uint8(files, threads):
     return ffcv_epoch(beton, threads, floats=False)
 
 
+def in_shards(files, form):
+    """A folder of eight shards of another loader's format with all photographs, written at first use."""
+    out = pathlib.Path(tempfile.gettempdir()) / f"{form}-{files.checksum():08x}"
+    if not out.exists():
+        partial = out.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        items = [(pathlib.Path(path), label) for path, label in files.items]
+        getattr(store_formats, f"write_{form}")(items, partial, 8, None)
+        partial.rename(out)
+    return out
+
+
+def webdataset(files, threads):
+    """Tars, decoded by torchvision."""
+    import webdataset as wds
+
+    shards = sorted(map(str, in_shards(files, "tar").glob("*.tar")))
+    dataset = wds.WebDataset(shards, shardshuffle=len(shards)).shuffle(256).to_tuple("jpg", "cls")
+    loader = store_worker.torch_loader(dataset.map_tuple(store_worker.augmentation(), int), threads,
+                                       persistent_workers=True, prefetch_factor=4)
+    return lambda: sum(len(labels) for _, labels in loader)
+
+
+def litdata(files, threads):
+    """Its own chunks, decoded by torchvision."""
+    import litdata
+
+    augmented = store_worker.augmentation()
+
+    class Photographs(litdata.StreamingDataset):
+        def __getitem__(self, index):
+            sample = super().__getitem__(index)
+            return augmented(sample["jpg"]), sample["label"]
+
+    dataset = Photographs(str(in_shards(files, "litdata")), shuffle=True)
+    loader = litdata.StreamingDataLoader(dataset, batch_size=BATCH, num_workers=threads, persistent_workers=True,
+                                         prefetch_factor=4, worker_init_fn=store_worker.one_thread)
+    return lambda: sum(len(labels) for _, labels in loader)
+
+
 def saturate_python(files, threads):
     """saturate's Python package (`pip install ./python`)."""
     import saturate
@@ -231,9 +276,8 @@ def saturate_own(files, threads):
     return lambda: sum(len(labels) for _, labels in loader)
 
 
-PEERS = {peer.__name__: peer for peer in (torchvision_io, torchcodec, pillow, dali, spdl, ffcv,
-                                          ffcv_half_raw, ffcv_raw_uint8, saturate_python,
-                                          saturate_own)}
+PEERS = {peer.__name__: peer for peer in (torchvision_io, torchcodec, pillow, dali, spdl, webdataset, litdata, ffcv,
+                                          ffcv_half_raw, ffcv_raw_uint8, saturate_python, saturate_own)}
 
 
 class Saturate:
