@@ -122,12 +122,16 @@ class ImageFolderSource(OwnSource):
             return file.read(), 0, 0, 0, label, os.fsencode(path), None
 
 
-def is_plain_image_folder(source: Any) -> bool:
+def is_image_folder(source: Any) -> bool:
+    """Whether it is torchvision's, and its images are files that it decodes as they are."""
     folder = sys.modules.get("torchvision.datasets.folder")
     return (folder is not None and isinstance(source, folder.DatasetFolder)
             and type(source).__getitem__ is folder.DatasetFolder.__getitem__
-            and source.loader is folder.default_loader
-            and source.transform is None and source.target_transform is None)  # which its __getitem__ uses
+            and source.loader is folder.default_loader)
+
+
+def is_plain_image_folder(source: Any) -> bool:
+    return is_image_folder(source) and source.transform is None and source.target_transform is None
 
 
 def text_of_source(source: Any) -> Optional[str]:

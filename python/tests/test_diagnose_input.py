@@ -16,40 +16,16 @@ from torch.utils.data import DataLoader, Dataset  # noqa: E402
 from saturate.loader_what_ifs import (  # noqa: E402
     Endless, cores, epoch_start, loader_what_ifs, own_batches, persistent_remedy, rebuilt)
 from saturate.patches import calls_of, without_calls  # noqa: E402
-from saturate.replacing import replacement_of  # noqa: E402
 from saturate.step_what_ifs import _move_counts, step_what_ifs  # noqa: E402
 from saturate.observing import Observation  # noqa: E402
 from saturate.turns import Arm, Gain, Remedy, WhatIf  # noqa: E402
 
 
-def part(name, **values):
-    return type(name, (), values)()
-
-
-def composed(*parts):
-    return part("Compose", __module__="torchvision.transforms.transforms", transforms=list(parts))
-
-
-class Preset:  # as in torchvision's reference scripts
-    def __init__(self, *parts):
-        self.transforms = composed(*parts)
-
-    def __call__(self, img):
-        return self.transforms(img)
-
-
-class OtherPreset(Preset):
-    def __call__(self, img):
-        return -self.transforms(img)
-
-
 class ImageFolder(Dataset):
     __module__ = "torchvision.datasets.folder"  # stands for torchvision's
-    root, target_transform = "photos", None
 
-    def __init__(self, *parts):
+    def __init__(self):
         self.samples = [(f"photos/a/{number}.png", number % 3) for number in range(10)]
-        self.transform = composed(*parts)
         self.decoded = []
 
     def loader(self, path):
@@ -64,48 +40,12 @@ class ImageFolder(Dataset):
         return self.loader(path) * 2, label
 
 
-CROP = part("RandomResizedCrop", size=(32, 32), scale=(0.08, 1.0), ratio=(0.75, 4 / 3))
-
-
-def test_a_folder_with_known_transforms_has_a_loader_of_saturate():
-    dataset = ImageFolder(CROP, part("RandomHorizontalFlip", p=0.5), part("ToTensor"),
-                          part("Normalize", mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2)))
-    arguments, why = replacement_of(DataLoader(dataset, batch_size=4))
-    assert why == "" and arguments == {
-        "source": "folder:photos", "batch_size": 4, "to": "torch", "flip": 0.5, "mean": [0.5, 0.4, 0.3],
-        "std": [0.2] * 3, "size": 32, "crop": "random_resized", "dtype": "float32",
-        "options": {"augment.scale": [0.08, 1.0], "augment.ratio": [0.75, 4 / 3]}}
-
-
-def test_a_crop_that_is_not_square_has_its_height_and_width():
-    dataset = ImageFolder(part("RandomResizedCrop", size=(32, 16), scale=(0.5, 1), ratio=(1, 1)), part("ToTensor"))
-    arguments, why = replacement_of(DataLoader(dataset, batch_size=4))
-    assert why == "" and arguments["size"] == (32, 16)
-
-
-def test_a_class_that_only_calls_a_compose_is_seen_through():
-    flip = part("RandomHorizontalFlip", p=0.25)
-    arguments, why = replacement_of(DataLoader(ImageFolder(Preset(CROP, flip), part("ToTensor")), batch_size=4))
-    assert why == "" and (arguments["flip"], arguments["crop"]) == (0.25, "random_resized")
-
-
-@pytest.mark.parametrize("parts, reason", [
-    ([CROP, part("ColorJitter")], "ColorJitter"), ([CROP], "counterparts"),
-    ([OtherPreset(CROP, part("ToTensor"))], "OtherPreset"),
-    ([CROP, part("RandomApply", transforms=[part("RandomHorizontalFlip", p=1.0)]), part("ToTensor")], "RandomApply"),
-    ([part("Resize", size=(32, 16)), part("ToTensor")], "Resize")])
-def test_other_transforms_have_none(parts, reason):
-    arguments, why = replacement_of(DataLoader(ImageFolder(*parts), batch_size=4))
-    assert arguments is None and reason in why
-    assert replacement_of(DataLoader(list(range(3)))) == (None, "")
-
-
 def by_name(loader):
     return {what_if.name: what_if for what_if in loader_what_ifs(loader, has_gpu=False)}
 
 
 def test_decoded_images_are_kept():
-    dataset = ImageFolder(CROP)
+    dataset = ImageFolder()
     what_if = by_name(DataLoader(dataset, batch_size=4))["decode-cache"]
     assert not what_if.skipped
     batches = list(itertools.islice(what_if.batches(), 4))  # two batches of 4, again and again
