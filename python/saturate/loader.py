@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import os
 import threading
 import weakref
@@ -11,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 from ._core import Error
 from ._core import Loader as _Core
+from .arguments import converter, flag, one_of, text_of, type_name, whole
 from .iteration import Iteration, Place
 from .sources import OwnSource, classes_of, open_source, text_of_source
 from .world import group_world, resolved_world
@@ -25,37 +25,11 @@ def _close_all() -> None:
         loader.close()
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_text(item) for item in value) + "]"
-    return str(value)
-
-
-def _converter(to: Union[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    if to == "dlpack":
-        return lambda array: array
-    if isinstance(to, str) and to in ("numpy", "torch", "jax", "tensorflow"):
-        try:
-            module = importlib.import_module(to)
-        except ModuleNotFoundError as error:
-            if error.name != to:
-                raise
-            raise ModuleNotFoundError(f'to="{to}" needs {to}, which is not installed: install it or set another `to`',
-                                      name=error.name) from None
-        if to == "tensorflow":
-            return lambda array: module.experimental.dlpack.from_dlpack(array.__dlpack__())
-        return (module.dlpack if to == "jax" else module).from_dlpack
-    if callable(to):
-        return to
-    raise ValueError(f'to={to!r}: use "numpy", "torch", "jax", "tensorflow", "dlpack" or a function of a DLPack array')
-
-
-def _one_of(name: str, value: Any, other: str, alias: Any) -> Any:
-    if value is not None and alias is not None:
-        raise TypeError(f"{name} and {other} are both given: {other} is DataLoader's name for it")
-    return alias if value is None else value
+def _position(name: str, value: Any) -> int:
+    number = whole(name, value)
+    if not 0 <= number < 2**32:
+        raise ValueError(f"{name}={value!r}: give one that state_dict() returned, or 0 or more")
+    return number
 
 
 class Loader:
@@ -86,7 +60,8 @@ class Loader:
     Batches
         batch: images in a batch, of all ranks together. Instead, batch_size: images of one rank.
         size: side of square images in pixels, or (height, width). Required, except for tensors.
-        dtype: "float32", "float16" or "bfloat16", normalised by mean and std; or "uint8", as decoded.
+        dtype: "float32", "float16" or "bfloat16", normalised by mean and std; or "uint8", as decoded. Also such a
+            type of numpy or torch.
         layout: "nchw" or "nhwc".
         to: "numpy" (the default), "torch" (the default with `device`), "jax", "tensorflow", "dlpack" (which every
             framework can import), or a function of such an array. No pixel is copied.
@@ -140,7 +115,7 @@ class Loader:
                  crop: Optional[str] = None, padding: Optional[int] = None, flip: Union[float, str, None] = None,
                  mixup: Optional[float] = None, cutmix: Optional[float] = None, soft_labels: bool = False,
                  mean: Optional[Sequence[float]] = None, std: Optional[Sequence[float]] = None,
-                 dtype: str = "float32", layout: str = "nchw",
+                 dtype: Any = "float32", layout: str = "nchw",
                  to: Union[str, Callable[[Any], Any], None] = None, device: Any = None,
                  names: bool = False, batch_transform: Optional[Callable[[Any], Any]] = None,
                  shuffle: Union[bool, str, None] = None, drop_last: Optional[bool] = None,
@@ -150,6 +125,12 @@ class Loader:
                  on_error: Optional[str] = None, classes: Optional[Sequence[str]] = None, target: str = "label",
                  seed: Optional[int] = None, options: Optional[Dict[str, Any]] = None) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
+        train, soft_labels, dtype = flag("train", train), flag("soft_labels", soft_labels), type_name(dtype)
+        processes = whole("processes", processes)
+        if options is not None and not isinstance(options, dict):
+            raise TypeError(f'options={options!r}: give a dictionary, such as {{"augment.hue": 0.1}}')
+        if batch_transform is not None and not callable(batch_transform):
+            raise TypeError(f"batch_transform={batch_transform!r}: give a function of a batch")
         if layout not in ("nchw", "nhwc"):
             raise ValueError(f'layout={layout!r}: use "nchw" or "nhwc"')
         if to is None:
@@ -158,10 +139,12 @@ class Loader:
             raise ValueError('numpy has no bfloat16: use to="torch", "dlpack" or a function')
         if device is not None and to != "torch":
             raise ValueError(f'device={device!r} needs to="torch"')
-        self._convert = _converter(to)
+        self._convert = converter(to)
         self._rank, self._world = resolved_world(rank, world)
-        batch = _one_of("batch", batch, "batch_size", None if batch_size is None else batch_size * self._world)
-        threads = _one_of("threads", threads, "num_workers", None if num_workers is None else max(1, num_workers))
+        batch = one_of("batch", batch, "batch_size",
+                       None if batch_size is None else whole("batch_size", batch_size) * self._world)
+        threads = one_of("threads", threads, "num_workers",
+                         None if num_workers is None else max(1, whole("num_workers", num_workers)))
         if processes and threads != 0:  # threads that wait for processes are as good as none
             threads = (threads or len(os.sched_getaffinity(0))) + processes
         if padding is not None and str(crop).startswith("pad"):
@@ -173,7 +156,7 @@ class Loader:
                 "data.on_error": on_error, "seed": seed, **(options or {})}
         self._of_images = {"size": size, "crop": crop, "padding": padding, "flip": flip, "mixup": mixup,
                            "cutmix": cutmix, "mean": mean, "std": std, "decode": decode, "device": device}
-        overrides = [f"{key}={_text(value)}" for key, value in keys.items() if value is not None]
+        overrides = [f"{key}={text_of(value)}" for key, value in keys.items() if value is not None]
         self._names, self._transform = bool(names), batch_transform
         self._core, self._own, self._feed = self._opened(source, processes, classes, target, overrides, train, dtype,
                                                          layout, soft_labels, device)
@@ -330,7 +313,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is this epoch, from its first batch. A current iteration continues."""
-        self._at = Place(epoch)
+        self._at = Place(_position("epoch", epoch))
 
     def state_dict(self) -> Dict[str, int]:
         """The position: the next iteration of a loader that loads it continues with the next batch, which after the
@@ -342,7 +325,7 @@ class Loader:
     def load_state_dict(self, state: Dict[str, int]) -> None:
         """The next iteration continues at this position; a current one is not changed. Raises Error if the
         state is of another number of samples, batch or seed: use set_epoch(state["epoch"]) then."""
-        at = Place(state["epoch"], state["batch"])
+        at = Place(*(_position(name, state[name]) for name in ("epoch", "batch")))
         for name, own in self._order().items():
             if state.get(name, own) != own:
                 raise Error(f"the state is of a loader with {name} {state[name]}, but this one has {own}: "

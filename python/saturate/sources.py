@@ -153,7 +153,7 @@ def text_of_source(source: Any) -> Optional[str]:
 
 def open_source(source: Any, processes: int, target: str) -> OwnSource:
     """A dataset's reader, on the loader's threads or on processes."""
-    if target not in TARGETS:
+    if not isinstance(target, str) or target not in TARGETS:
         raise ValueError(f'target={target!r}: use "label", "labels" or "mask"')
     if processes > 0:
         from .workers import ProcessSource
@@ -169,4 +169,6 @@ def classes_of(source: Any, classes: Optional[Sequence[str]]) -> List[str]:
         classes = getattr(source, "classes", None)
         if not isinstance(classes, (list, tuple)) or not all(isinstance(name, str) for name in classes):
             return []
+    if isinstance(classes, str) or not hasattr(classes, "__iter__"):
+        raise TypeError(f"classes={classes!r}: give a list of names")
     return [str(name) for name in classes]

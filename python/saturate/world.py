@@ -7,6 +7,7 @@ import sys
 from typing import Optional, Tuple
 
 from . import _core
+from .arguments import whole
 
 
 def group_world() -> Optional[Tuple[int, int]]:
@@ -49,6 +50,7 @@ def resolved_world(rank: Optional[int], world: Optional[int]) -> Tuple[int, int]
                           "then torch.distributed or the launcher's variables say them")
     if rank is None or world is None:
         return found_world()
+    rank, world = whole("rank", rank), whole("world", world)
     if not 0 <= rank < world:
         raise _core.Error(f"rank {rank} is not one of {world} processes (rank). Give a rank from 0 to world - 1")
     return rank, world

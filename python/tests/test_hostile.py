@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import saturate
+from sample_sets import Numbered
 
 SYNTH = "synth:size=24,count=60"
 GOOD = next((pathlib.Path(__file__).resolve().parents[2] / "tests/goldens/image/inputs").rglob("*.png"))
@@ -111,13 +112,49 @@ def test_arguments_out_of_range(arguments):
     assert "\n" not in str(found.value)
 
 
-@pytest.mark.parametrize("arguments", [{"layout": "chwn"}, {"to": "numpyy"}, {"options": 3},
-                                       {"batch": 2, "batch_size": 2}, {"processes": 2},
-                                       {"threads": 2, "num_workers": 2}, {"classes": ["a"]},
-                                       {"dtype": "bfloat16", "to": "numpy"}])
-def test_arguments_of_the_wrong_kind(arguments):
+@pytest.mark.parametrize("arguments", [{"to": "numpyy"}, {"batch": 2, "batch_size": 2}, {"processes": 2},
+                                       {"threads": 2, "num_workers": 2}, {"dtype": "bfloat16", "to": "numpy"}])
+def test_arguments_that_do_not_fit_together(arguments):
     with pytest.raises((TypeError, ValueError)):
         saturate.Loader(SYNTH, size=8, **arguments)
+
+
+def other_source(arguments):
+    return Numbered(8) if {"processes", "classes", "target"} & set(arguments) else SYNTH
+
+
+@pytest.mark.parametrize("arguments", [
+    {"dtype": 3}, {"dtype": None}, {"dtype": float}, {"dtype": np.float64}, {"train": 1}, {"train": "no"},
+    {"train": None}, {"soft_labels": 1}, {"rank": 1.0, "world": 2}, {"rank": "0", "world": 2}, {"world": "2", "rank": 0},
+    {"batch_size": "4"}, {"batch_size": 4.0}, {"num_workers": "2"}, {"processes": "2"}, {"processes": 1.0},
+    {"options": 3}, {"options": [("seed", 1)]}, {"batch_transform": 3}, {"target": ["mask"]}, {"classes": "ab"},
+    {"classes": 3}, {"layout": "chwn"}, {"layout": None}, {"to": "cupy"}, {"to": 3}])
+def test_arguments_of_the_wrong_kind_are_named(arguments):
+    name, value = next(iter(arguments.items()))
+    with pytest.raises((TypeError, ValueError)) as found:
+        saturate.Loader(other_source(arguments), size=8, **arguments)
+    shown = f'to="{value}": ' if value == "cupy" else f"{name}={value!r}: "
+    assert str(found.value).startswith(shown) and "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("arguments", [
+    {"dtype": np.float32}, {"dtype": np.dtype("float16")}, {"dtype": np.uint8}, {"train": np.True_},
+    {"rank": np.int64(0), "world": np.int64(1)}, {"size": np.array([6, 8])}, {"batch_size": np.int64(4)},
+    {"mean": np.full(3, 0.5), "std": (np.float32(0.5),) * 3}, {"processes": np.int32(1)},
+    {"classes": tuple("abcdefgh")}])
+def test_arguments_that_are_numpys(arguments):
+    with saturate.Loader(other_source(arguments), **{"size": 8, **arguments}) as loader:
+        images, _ = next(iter(loader))
+    assert images.dtype == arguments.get("dtype", "float32")
+    assert images.shape[2:] == tuple(arguments.get("size", (8, 8)))
+
+
+def test_types_that_are_torchs():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.uint8):
+        for device in (None, "cpu"):
+            loader = saturate.Loader(SYNTH, size=8, dtype=dtype, to="torch", device=device)
+            assert next(iter(loader))[0].dtype == dtype
 
 
 @pytest.mark.parametrize("source", [None, 3, b"folder:x", object(), iter([]), {1, 2}])
@@ -139,10 +176,12 @@ def test_states_that_make_no_sense():
     with pytest.raises(KeyError):
         loader.load_state_dict({"epoch": 1})
     for state in ({"epoch": -1, "batch": 0}, {"epoch": 0, "batch": -1}, {"epoch": "one", "batch": 0},
-                  {"epoch": 2**40, "batch": 0}):
-        loader.load_state_dict(state)
-        with pytest.raises(TypeError):
-            next(iter(loader))
+                  {"epoch": 2**40, "batch": 0}, {"epoch": 1.0, "batch": 0}):
+        with pytest.raises((TypeError, ValueError), match="(epoch|batch)=.*: give"):
+            loader.load_state_dict(state)
+    with pytest.raises(TypeError, match="epoch='one': give an integer"):
+        loader.set_epoch("one")
+    assert loader.state_dict()["epoch"] == 0
     loader.load_state_dict({"epoch": 0, "batch": 10**6})
     assert list(loader) == []  # past the end: the epoch is over
     assert len(list(loader)) == 4
