@@ -26,6 +26,17 @@ class Numbered:
         return np.full((self.side, self.side, 3), index % 256, np.uint8), index
 
 
+class Noisy(Numbered):
+    """Sample i is noise of its own, labelled i."""
+
+    def __init__(self, size):
+        super().__init__(size, side=24)
+
+    def __getitem__(self, index):
+        label = super().__getitem__(index)[1]
+        return np.random.default_rng(label).integers(0, 256, (self.side, self.side, 3), np.uint8), label
+
+
 def resumed_labels(first, second):
     """Labels of an epoch of `first`; and those of its next iteration up to the fifth batch, continued by `second`."""
     whole = [labels.tolist() for _, labels in first]

@@ -125,7 +125,8 @@ def other_source(arguments):
 
 @pytest.mark.parametrize("arguments", [
     {"dtype": 3}, {"dtype": None}, {"dtype": float}, {"dtype": np.float64}, {"train": 1}, {"train": "no"},
-    {"train": None}, {"soft_labels": 1}, {"rank": 1.0, "world": 2}, {"rank": "0", "world": 2}, {"world": "2", "rank": 0},
+    {"train": None}, {"soft_labels": 1}, {"rank": 1.0, "world": 2}, {"rank": "0", "world": 2},
+    {"world": "2", "rank": 0},
     {"batch_size": "4"}, {"batch_size": 4.0}, {"num_workers": "2"}, {"processes": "2"}, {"processes": 1.0},
     {"options": 3}, {"options": [("seed", 1)]}, {"batch_transform": 3}, {"target": ["mask"]}, {"classes": "ab"},
     {"classes": 3}, {"layout": "chwn"}, {"layout": None}, {"to": "cupy"}, {"to": 3}])
