@@ -105,7 +105,8 @@ class Loader:
             "cache", "data.cache_gb": 50} (docs/recipe.md).
 
     A batch's contents depend only on the arguments and the epoch, not on threads, processes or timing, if a
-    dataset's items do. A batch's memory is reused when all its arrays are gone. Ctrl-C ends a wait for a batch. An
+    dataset's items do. Only MixUp and CutMix depend on `rank` and `world`, since an image is mixed with one of the same
+    rank's. A batch's memory is reused when all its arrays are gone. Ctrl-C ends a wait for a batch. An
     interrupt or a failed conversion loses no batch: the iteration returns the same one next. Pickling a loader
     keeps its arguments and position; a forked process cannot iterate over it. Raises saturate.Error.
     """
