@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 
 import saturate
@@ -83,3 +84,10 @@ def test_a_device_needs_torch_tensors():
     if not torch.cuda.is_available():
         with pytest.raises((RuntimeError, AssertionError)):
             saturate.Loader(SYNTH, size=8, device="cuda")
+
+
+def test_other_frameworks_import_what_is_on_the_device():
+    loader = saturate.Loader(SYNTH, batch=16, size=20, device="cpu",
+                             batch_transform=lambda batch: [np.from_dlpack(each) for each in batch])
+    for (images, labels), (expected, _) in zip(loader, saturate.Loader(SYNTH, batch=16, size=20)):
+        assert type(images) is type(labels) is np.ndarray and np.allclose(images, expected, atol=1e-5)
