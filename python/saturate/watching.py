@@ -47,8 +47,9 @@ class Watch:
     host launches work, and where it waits. `device_phases` has the GPU's own time, and `workers` the time inside a
     DataLoader's workers.
 
-    loader: what to iterate over; may be left out. Its batches are the samples that are counted; without it those of
-        all loaders are, except under torch.no_grad().
+    loader: what to iterate over; may be left out. Its attributes that a Watch lacks, such as `dataset` and `sampler`,
+        are the Watch's too. Its batches are the samples that are counted; without it those of all loaders are, except
+        under torch.no_grad().
     out: a folder for metrics.jsonl and host.json, which `saturate report FOLDER` makes a page of; must not hold a
         run. A record is written once a second, after an hour every ten seconds. On other ranks than 0 nothing is
         written. By default nothing is written.
@@ -121,6 +122,12 @@ class Watch:
 
     def __bool__(self) -> bool:
         return True  # also without a loader
+
+    def __getattr__(self, name: str) -> Any:
+        loader = self.__dict__.get("loader")
+        if loader is None or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(loader, name)
 
     def __len__(self) -> int:
         return len(self.loader)

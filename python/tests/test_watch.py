@@ -1,6 +1,7 @@
 """saturate.watch(): phases of a loop, hooks that leave no trace, and a folder that the report reads. Needs numpy and
 pytest, and torch for most tests."""
 
+import copy
 import json
 import os
 import pathlib
@@ -354,3 +355,26 @@ def test_the_command_makes_a_report_of_it(torch, tmp_path):
     assert "warning" not in result.stderr
     page = (tmp_path / "run/report.html").read_text()
     assert '"optimizer"' in page and "saturate.watch" in page
+
+
+def test_a_training_function_finds_the_loaders_attributes(torch):
+    data = torch.utils.data
+    loader = data.DataLoader(data.TensorDataset(torch.arange(8.0)), batch_size=2,
+                             sampler=data.DistributedSampler(range(8), 2, 0))
+    watched = saturate.watch(loader)
+    assert (len(watched.dataset), watched.batch_size, len(watched)) == (8, 2, 2)
+    watched.sampler.set_epoch(3)
+    assert loader.sampler.epoch == 3 and not hasattr(watched, "missing")
+    watched.close()
+    with saturate.watch() as alone, pytest.raises(AttributeError, match="'Watch' object has no attribute 'dataset'"):
+        alone.dataset
+    copy.copy(watched)
+
+
+def test_a_watched_loader_keeps_its_position():
+    first, second = (saturate.Loader("synth:size=8,count=12", batch=4, size=8, shuffle=False) for _ in range(2))
+    watched = saturate.watch(first)
+    next(iter(watched))
+    second.load_state_dict(watched.state_dict())
+    watched.close()
+    assert len(list(second)) == 2
