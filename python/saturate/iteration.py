@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Deque, Iterator, Tuple
 
 from ._core import Error
+from .accelerating import begun_iteration
 
 if TYPE_CHECKING:
     from .loader import Loader
@@ -28,7 +29,8 @@ class Iteration:
         self._loader, self._place, self._number = loader, place, number
         self._found: Any = None  # taken from _core, but not staged yet
         self._staged: Deque[Tuple[Any, Any, int]] = collections.deque()  # (batch, names, index), not returned yet
-        self._over = self._exhausted = False
+        self._over = self._exhausted = self._begun = False
+        self._accelerate: Any = None
         self._lock = threading.Lock()  # several threads may share it
 
     def __iter__(self) -> Iterator[Any]:
@@ -46,6 +48,8 @@ class Iteration:
         if loader._running is not place:
             raise Error("this iteration was ended by a newer one over the same loader, or by close(): "
                         "make a separate saturate.Loader for each of two concurrent iterations")
+        if not self._begun:
+            self._accelerate, self._begun = begun_iteration(), True
         try:
             self._fill()
         except Error:
@@ -56,6 +60,8 @@ class Iteration:
             place.epoch, place.batch, place.begun = place.epoch + 1, 0, False
             if loader._running is place:
                 loader._running = None
+            if self._accelerate is not None:
+                self._accelerate.end()
             raise StopIteration
         staged, names, index = self._staged[0]  # if what follows fails, the next call tries again
         batch = self._converted(staged)
@@ -65,6 +71,8 @@ class Iteration:
             batch = loader._transform(batch)
         self._staged.popleft()
         place.batch, place.begun = index + 1, True
+        if self._accelerate is not None:
+            self._accelerate.end_of_dataloader = place.batch >= loader._core.batches
         return batch
 
     def _fill(self) -> None:

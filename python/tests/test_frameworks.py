@@ -58,6 +58,63 @@ def test_a_loader_of_accelerate_is_diagnosed_and_restored():
     assert orders(True) == orders(False)
 
 
+def synchronised(accelerator, loader, evaluation=(), epochs=2):
+    """Whether each step had the gradients of all its micro-batches; with an evaluation after each third batch."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = accelerator.prepare(torch.optim.SGD([weight], lr=0.1))
+    found = []
+    for _ in range(epochs):
+        for number, _ in enumerate(loader):
+            with accelerator.accumulate():
+                accelerator.backward(weight.sum())
+                found.append(accelerator.sync_gradients)
+                optimizer.step()
+                optimizer.zero_grad()
+            if number % 3 == 2:
+                for _ in evaluation:
+                    pass
+    return found
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_accelerate_accumulates_within_an_epoch(device):
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
+    loader, evaluation = (saturate.Loader(Numbered(size), batch=4, size=6, to="torch", device=device)
+                          for size in (22, 8))
+    loader, evaluation = accelerator.prepare(loader, evaluation)
+    plain = [accelerator.prepare(torch.utils.data.DataLoader(list(range(size)), batch_size=4)) for size in (22, 8)]
+    expected = [False, False, False, True, False, True] * 2
+    assert synchronised(accelerator, *plain) == synchronised(accelerator, loader, evaluation) == expected
+    for _ in loader:
+        break
+    assert not accelerator.gradient_state.in_dataloader
+    assert synchronised(accelerator, loader)[:6] == expected[:6]
+
+
+def test_accelerate_saves_and_loads_the_position(tmp_path):
+    accelerate = pytest.importorskip("accelerate")
+
+    def made():
+        accelerator = accelerate.Accelerator(cpu=True)
+        loader = accelerator.prepare(saturate.Loader(Numbered(22), batch=4, size=6, to="torch"))
+        accelerator.register_for_checkpointing(loader)
+        return accelerator, loader
+
+    accelerator, loader = made()
+    found = []
+    for _ in range(2):
+        for _, labels in loader:
+            found.append(labels.tolist())
+            if len(found) in (3, 6, 8):
+                accelerator.save_state(str(tmp_path / str(len(found))))
+    for batches in (3, 6, 8):
+        accelerator, loader = made()
+        accelerator.load_state(str(tmp_path / str(batches)))
+        rest = [labels.tolist() for _ in range(2 if batches < 6 else 1) for _, labels in loader]
+        assert rest == found[batches:]
+
+
 def test_the_accelerate_example_runs_on_two_processes():
     pytest.importorskip("accelerate")
     text = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
