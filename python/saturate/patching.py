@@ -38,10 +38,10 @@ class _Text:
             self._lines.append(self._lines[-1] + len(line))
 
     def begin(self, node: Any) -> int:
-        return self._lines[node.lineno - 1] + int(node.col_offset)
+        return self._lines[int(node.lineno) - 1] + int(node.col_offset)
 
     def end(self, node: Any) -> int:
-        return self._lines[node.end_lineno - 1] + int(node.end_col_offset)
+        return self._lines[int(node.end_lineno) - 1] + int(node.end_col_offset)
 
 
 Change = Tuple[int, int, str]  # begin, end, and the new text

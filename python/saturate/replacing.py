@@ -127,7 +127,8 @@ def _has_samples_of(loader: Loader, root: str, dataset: Any) -> bool:
 
 def _folder_of(dataset: Any) -> Optional[str]:
     """The folder whose class folders have the samples, which for ImageNet is below `root`."""
-    folder = os.path.commonprefix([path for path, _ in dataset.samples]).rpartition(os.sep)[0]
+    paths: List[str] = [path for path, _ in dataset.samples]
+    folder = os.path.commonprefix(paths).rpartition(os.sep)[0]
     for root in (folder, os.path.dirname(folder)):  # the latter if there is one class
         try:
             with Loader(f"folder:{root}", batch=1, size=8, threads=1, rank=0, world=1) as listed:

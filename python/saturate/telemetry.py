@@ -66,7 +66,7 @@ class Gpu:
             return {}
         try:
             if self._nvml is None:
-                import pynvml  # type: ignore[import-untyped]
+                import pynvml
 
                 pynvml.nvmlInit()
                 self._nvml = pynvml

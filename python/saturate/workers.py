@@ -143,9 +143,9 @@ class ProcessSource(OwnSource):
             raise reply
         data, *form = reply
         if isinstance(data, bytes):
-            return (data, *form, None, None)  # type: ignore[return-value]
+            return (data, *form, None, None)
         view = memoryview(worker.memory.bytes)[:data]
-        return (view, *form, None, functools.partial(self._give_back, worker, view))  # type: ignore[return-value]
+        return (view, *form, None, functools.partial(self._give_back, worker, view))
 
     def _give_back(self, worker: Worker, view: memoryview) -> None:
         view.release()

@@ -1,9 +1,11 @@
 """Names of arguments, paths, with, pickling, help and types. Needs numpy and pytest."""
 
+import ast
 import copy
 import inspect
 import pathlib
 import pickle
+import subprocess
 import sys
 
 import numpy as np
@@ -39,10 +41,32 @@ def test_every_argument_is_named_and_typed():
                if not name.startswith("_") and name not in ("rank", "world"))
 
 
-def test_stubs_name_what_the_module_has():
-    stub = (pathlib.Path(saturate.__file__).parent / "_core.pyi").read_text()
-    members = [name for name in dir(saturate._core.Loader) if not name.startswith("_")]
-    assert members and all(f"def {name}(" in stub for name in [*members, "launched_world"])
+def stubbed(nodes):
+    """Definitions by name."""
+    found = {node.name: node for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    return {**found, **{node.target.id: node for node in nodes if isinstance(node, ast.AnnAssign)}}
+
+
+def parameters(function):
+    """Names, and how many are positional only, whose names mean nothing."""
+    nameless = len(function.args.posonlyargs)
+    return [each.arg for each in function.args.args], nameless
+
+
+def test_stubs_have_what_the_module_has():
+    module = saturate._core
+    stub = stubbed(ast.parse((pathlib.Path(saturate.__file__).parent / "_core.pyi").read_text()).body)
+    assert set(stub) == {name for name in dir(module) if not name.startswith("__")} | {"__version__"}
+    loader = stubbed(stub["Loader"].body)
+    assert set(loader) == {name for name in dir(module.Loader) if not name.startswith("__")} | {"__init__"}
+    for owner, nodes in ((module, stub), (module.Loader, loader)):
+        for name, node in nodes.items():
+            member = getattr(owner, name)
+            is_property = isinstance(member, property)
+            assert is_property == any(each.id == "property" for each in getattr(node, "decorator_list", []))
+            if isinstance(node, ast.FunctionDef) and not is_property:
+                real, = ast.parse(f"def {member.__doc__}: ...").body
+                assert parameters(node) == parameters(real), name
 
 
 def test_paths_are_sources(tmp_path):
@@ -122,3 +146,11 @@ def test_a_framework_that_is_not_installed_is_one_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(ModuleNotFoundError, match='to="jax" needs jax, which is not installed'):
         make(to="jax")
+
+
+def test_types_are_right(tmp_path):
+    pytest.importorskip("mypy")
+    folder = pathlib.Path(__file__).resolve().parents[1]
+    result = subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)], cwd=folder, text=True,
+                            capture_output=True)
+    assert result.returncode == 0, result.stdout
