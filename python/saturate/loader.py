@@ -111,6 +111,8 @@ class Loader:
     keeps its arguments and position; a forked process cannot iterate over it. Raises saturate.Error.
     """
 
+    _saturate = False  # whether it is diagnose's own, as of a DataLoader
+
     def __init__(self, source: Union[str, os.PathLike[str], Any], *, batch: Optional[int] = None,
                  batch_size: Optional[int] = None, size: Union[int, Sequence[int], None] = None, train: bool = True,
                  crop: Optional[str] = None, padding: Optional[int] = None, flip: Union[float, str, None] = None,
@@ -219,6 +221,12 @@ class Loader:
             number = self._core.start_epoch(at.epoch, at.batch)
             self._at = self._running = at
             return Iteration(self, at, number)
+
+    def _for_diagnosis(self) -> Loader:
+        """Another one with the same arguments, from the first epoch on, that is not taken for the program's own."""
+        made = Loader(**self._arguments)
+        made._saturate = True
+        return made
 
     def _require_threads(self) -> None:
         if os.getpid() != self._process:

@@ -154,3 +154,11 @@ def test_types_are_right(tmp_path):
     result = subprocess.run([sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)], cwd=folder, text=True,
                             capture_output=True)
     assert result.returncode == 0, result.stdout
+
+
+def test_a_copy_for_a_diagnosis_begins_at_the_first_epoch():
+    loader = make(seed=3, batch_transform=lambda batch: batch)
+    first = labels_of(loader)
+    other = loader._for_diagnosis()
+    assert other._saturate and not loader._saturate
+    assert labels_of(other) == first != labels_of(loader)
