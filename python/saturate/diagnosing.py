@@ -50,6 +50,7 @@ class Diagnosis:
     idle: List[Cause] = field(default_factory=list)                # not worth doing
     skipped: List[Tuple[str, str]] = field(default_factory=list)   # (name, why it was not measured)
     not_found: List[str] = field(default_factory=list)             # of a script
+    refused: str = ""                                              # why a script's loop could not be measured
 
     def to_dict(self) -> Dict[str, Any]:
         def dicts(causes: Sequence[Cause]) -> List[Dict[str, Any]]:
@@ -57,7 +58,8 @@ class Diagnosis:
 
         return {"verdict": self.verdict, "rate": self.rate, "unit": "steps/s", "causes": dicts(self.causes),
                 "uncertain": dicts(self.uncertain), "idle": dicts(self.idle),
-                "skipped": [{"name": name, "why": why} for name, why in self.skipped], "not_found": self.not_found}
+                "skipped": [{"name": name, "why": why} for name, why in self.skipped], "not_found": self.not_found,
+                "refused": self.refused}
 
     def __str__(self) -> str:
         lines = [f"{self._headline()}" + (f" ({self.rate:.3g} steps/s)" if self.rate else "")]

@@ -18,14 +18,18 @@ def world_of(torch: Any) -> int:
     return int(group.get_world_size()) if group.is_available() and group.is_initialized() else 1
 
 
+def check_group(torch: Any, groups: Sequence[Any]) -> None:
+    if world_of(torch) > 1 and not groups:
+        raise Error("several processes, but no DistributedDataParallel module (saturate.diagnose). "
+                    "Diagnose one process alone")
+
+
 class GroupTurns:
     """Interleaves the loop and its steps without all-reduce. Every process makes as many steps: rank 0 says how many.
     Without all-reduce nobody waits, so that a step takes a process's own time."""
 
     def __init__(self, torch: Any, turns: Turns, groups: Sequence[Any], arm: Arm) -> None:
-        if not groups:
-            raise Error("several processes, but no DistributedDataParallel module (saturate.diagnose). "
-                        "Diagnose one process alone")
+        check_group(torch, groups)
         self._group, self._turns, self._modules, self._arm = torch.distributed, turns, groups, arm
         self.pace: Optional[Pace] = None
         self._whole: List[float] = []          # seconds of a step, by round

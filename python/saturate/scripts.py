@@ -13,6 +13,7 @@ from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Se
 
 from ._core import Error
 from .diagnosing import Diagnosis, conclude
+from .group_turns import check_group
 from .loader_what_ifs import own_batches
 from .observing import STEPS, Observation
 from .patches import endless_schedules, replaced
@@ -63,6 +64,8 @@ class ScriptLoop:
         self.loader: Any = None
         self._again: Any = None               # the latest that the script made in its place
         self._batches: Optional[Iterator[Any]] = None
+        self._first: List[Any] = []           # their first one, until it is given
+        self.refused = ""                     # why the loop cannot be measured: the script goes on as it is
         self._counts: Dict[int, int] = {}     # batches of each loader
         self._loaders: List[Any] = []         # kept, so that an id stays its own
         self._stepped: Set[int] = set()       # loaders after whose batch an optimizer made a step
@@ -75,6 +78,10 @@ class ScriptLoop:
     def begin(self) -> Iterator[Any]:
         """The batches of the measurement, once the loop is known."""
         raise NotImplementedError
+
+    def refuse(self, failure: Exception) -> None:
+        """The measurement failed before it gave a batch."""
+        raise failure
 
     def interrupted(self) -> None:
         """The loop begins to iterate again."""
@@ -141,6 +148,8 @@ class ScriptLoop:
         if threading.get_ident() != self._thread:  # it loads ahead of the steps, which are no other loader's
             self._last = None
             return False
+        if self.refused:
+            return False
         last, has_stepped = self._last, self._made > self._made_before
         self._last, self._made_before = loader, self._made
         if self.loader is not None:
@@ -158,9 +167,17 @@ class ScriptLoop:
             return False
         self.seen.steps = count
         self._stack.close()
+        return self._takes_over(loader)
+
+    def _takes_over(self, loader: Any) -> bool:
         self.loader = loader
-        self._batches = self.begin()
-        return True
+        try:
+            self._batches = self.begin()
+            self._first.append(next(self._batches))
+        except Exception as failure:
+            self.loader = self._batches = None
+            self.refuse(failure)
+        return self.loader is not None
 
     def _goes_on_with(self, loader: Any) -> bool:
         """Whether another loader with whose batches an optimizer makes steps is the loop's: some scripts make one for
@@ -177,7 +194,7 @@ class ScriptLoop:
     def next_batch(self) -> Any:
         assert self._batches is not None
         try:
-            return next(self._batches)
+            return self._first.pop() if self._first else next(self._batches)
         except StopIteration:
             raise Finished from None
 
@@ -198,8 +215,14 @@ class DiagnosedLoop(ScriptLoop):
                                            "report": lambda text: sys.stderr.write(f"saturate: {text}\n")}
 
     def begin(self) -> Iterator[Any]:
+        check_group(self.torch, self.seen.groups)  # before anything is copied, which sharded weights may not bear
         self.session = Session(self.torch, self.loader, self.seen, **self._arguments)
         return self.session.run()
+
+    def refuse(self, failure: Exception) -> None:
+        self.session, self.refused = None, first_line(failure)
+        sys.stderr.write(f"saturate: the training loop cannot be measured, and the script goes on as it is: "
+                         f"{self.refused}\n")
 
     def interrupted(self) -> None:
         if self.session:
@@ -217,8 +240,10 @@ class DiagnosedLoop(ScriptLoop):
                 session.current.fail(f"the script failed with it: {first_line(end)}")
         return session is not None or not (is_interrupt(end) or is_failure(end))
 
-    def conclude(self) -> Optional[Diagnosis]:
-        return conclude(self.session) if self.session else None
+    def conclude(self) -> Diagnosis:
+        if self.session:
+            return conclude(self.session)
+        return Diagnosis("undecided", None, not_found=[] if self.refused else self.missing(), refused=self.refused)
 
 
 def run_script(path: str, arguments: Sequence[str], source: Optional[str] = None) -> None:
@@ -296,4 +321,4 @@ def diagnose_script(path: str, arguments: Sequence[str], *, seconds: Optional[fl
     except (Exception, SystemExit, KeyboardInterrupt) as end:
         if not loop.is_answer(end):
             raise
-    return loop.conclude() or Diagnosis("undecided", None, not_found=loop.missing())
+    return loop.conclude()

@@ -270,6 +270,55 @@ def test_a_script_without_a_loop_runs_untouched_and_gets_one_line(script, tmp_pa
     assert found["verdict"] == "undecided" and any(missing in each for each in found["not_found"])
 
 
+PLAIN = SCRIPT.replace("            if number == len(loader) - 1:\n                break\n", "").replace(
+    '"trained", epochs, seen', "[each.tolist() for each in model.parameters()], loss.item()")
+LOADER, MAIN = "DataLoader(Data(), batch_size=4, shuffle=True)", "def main("
+GROUP = """    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+"""
+UNREADABLE = """class Sampler:
+    def __iter__(self):
+        return iter(range(20))
+
+    def state_dict(self):
+        raise RuntimeError("no state")
+
+    def load_state_dict(self, state):
+        pass
+
+
+def main("""
+ONCE = """class Once(torch.utils.data.IterableDataset):
+    batches = iter([(torch.full((6,), float(index)), 1) for index in range(40)])
+
+    def __iter__(self):
+        return self.batches
+
+
+def main("""
+
+
+@pytest.mark.parametrize("old, new, loader, reason", [
+    ("    model =", GROUP + "    model =", LOADER, "no DistributedDataParallel module"),
+    (MAIN, MAIN, "DataLoader(Data(), batch_sampler=iter([[each, 2] for each in range(9)]))", "sampler is an iterator"),
+    (MAIN, UNREADABLE, "DataLoader(Data(), sampler=Sampler())", "no state"),
+    (MAIN, ONCE, "DataLoader(Once(), batch_size=1)", "no batch"),
+])
+def test_a_script_that_cannot_be_measured_goes_on_as_it_is(script, tmp_path, old, new, loader, reason):
+    """Whatever fails before the first batch of the measurement."""
+    script.write_text(PLAIN.replace(old, new).replace(LOADER, loader))
+    alone = subprocess.run([sys.executable, script, "1"], capture_output=True, text=True, timeout=300)
+    assert alone.returncode == 0, alone.stderr
+    done = run("diagnose", "--seconds", 2, "--json", tmp_path / "found.json", script, 1)
+    line, = [each for each in done.stderr.splitlines() if each.startswith("saturate:")]
+    assert done.returncode == 0 and reason in line, done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["verdict"] == "undecided" and reason in found["refused"]
+    if reason != "no batch":  # its 40 samples are gone, however it is iterated again
+        assert done.stdout == alone.stdout and "[[" in done.stdout
+
+
 def test_a_script_that_ends_early_is_undecided(script, tmp_path):
     result = run("diagnose", "--seconds", 60, "--json", tmp_path / "found.json", script, 1)
     assert result.returncode == 0, result.stderr
