@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any, Callable, Dict, Iterator, List
 
 from .patches import Calls, Counted, calls_of, replaced
 
-STEPS = 3  # that are observed
+STEPS = 3           # that are observed
+LEAST_CALLS = 0.25  # of a kind, per step, that removing them can be measured;
+LEAST_SHARE = 0.05  # or of the time
 
 
 class Observation:
@@ -21,6 +24,7 @@ class Observation:
         self.calls: Calls = calls_of(torch)
         self.counted = Counted()
         self.steps = 0
+        self._later, self._later_steps, self._later_s = Counted(), 0, 0.0  # after the first steps
         self.optimizer_steps = 0
         self.is_anomaly = self.is_profiled = self.is_zeroed = self.is_autocast = False
         self._finds_modules = model is None
@@ -34,8 +38,31 @@ class Observation:
         return [each for module in self.modules for each in module.modules() if
                 isinstance(each, DistributedDataParallel)]
 
-    def per_step(self, cause: str) -> float:
-        return self.counted.calls.get(cause, 0) / max(1, self.steps)
+    def is_often(self, cause: str) -> bool:
+        """Whether removing these calls can be measured."""
+        return (self.counted.calls.get(cause, 0) >= LEAST_CALLS * max(1, self.steps)
+                or self._later.calls.get(cause, 0) >= LEAST_CALLS * max(1, self._later_steps)
+                or self._later.seconds.get(cause, 0.0) > LEAST_SHARE * self._later_s)
+
+    def look_again(self) -> None:
+        """While active(): for what the script has imported meanwhile."""
+        self.calls = calls_of(self.torch)
+        self.counted.add(self.calls)
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[Callable[[], None]]:
+        """Goes on counting, in turns of the loop as it is, what need not be in its first steps. The block's value is to
+        be called before each step."""
+        self.calls = calls_of(self.torch)
+        begin = time.perf_counter()
+        with self._later.active({cause: self.calls[cause] for cause in self.calls if cause != "item-in-loop"}):
+            try:
+                yield self._count_later
+            finally:
+                self._later_s += time.perf_counter() - begin
+
+    def _count_later(self) -> None:
+        self._later_steps += 1
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:

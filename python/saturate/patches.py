@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 # Calls that a step may make, by the cause that they would be. (owner, names)
 Calls = Dict[str, List[Tuple[Any, Tuple[str, ...]]]]
@@ -19,14 +19,15 @@ MOST_REPEATS = 8  # of one place in one step, that get its first value: a loop m
 
 def calls_of(torch: Any) -> Calls:
     found: Calls = {
-        "item-in-loop": [(torch.Tensor, ("item", "tolist", "__float__", "__int__"))],
+        "item-in-loop": [(torch.Tensor, ("item", "tolist", "__float__", "__int__", "__index__", "__bool__",
+                                         "__format__", "__repr__"))],
         "print-in-loop": [(builtins, ("print",))],
         "logging": [(logging.Logger, ("handle",)), (os, ("fsync",))],
         "checkpoint-saves": [(torch, ("save",))],
     }
-    tensorboard = sys.modules.get("torch.utils.tensorboard")
-    if tensorboard is not None:
-        found["logging"].append((tensorboard.SummaryWriter, (
+    writer = getattr(sys.modules.get("torch.utils.tensorboard"), "SummaryWriter", None)  # once the loop imported it
+    if writer is not None:
+        found["logging"].append((writer, (
             "add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_figure")))
     return found
 
@@ -71,6 +72,8 @@ class Counted:
         self.calls: Dict[str, int] = {}
         self.seconds: Dict[str, float] = {}
         self._is_active = self._is_inside = False
+        self._stack = contextlib.ExitStack()
+        self._places: Set[Tuple[Any, str]] = set()
 
     def wrapper(self, cause: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*arguments: Any, **named: Any) -> Any:
@@ -86,13 +89,19 @@ class Counted:
 
         return counted
 
+    def add(self, calls: Calls) -> None:
+        """While active(): counts these calls too."""
+        found = {(owner, name): cause for cause, places in calls.items() for owner, names in places for name in names}
+        for owner, name in found.keys() - self._places:
+            wrapper = self.wrapper(found[owner, name], getattr(owner, name))
+            self._stack.enter_context(replaced(owner, name, wrapper))
+        self._places |= found.keys()
+
     @contextlib.contextmanager
     def active(self, calls: Calls) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            for cause, places in calls.items():
-                for owner, names in places:
-                    for name in names:
-                        stack.enter_context(replaced(owner, name, self.wrapper(cause, getattr(owner, name))))
+        with contextlib.ExitStack() as self._stack:
+            self._places.clear()
+            self.add(calls)
             self._is_active = True
             try:
                 yield

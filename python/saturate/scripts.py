@@ -155,6 +155,7 @@ class ScriptLoop:
         if self.loader is not None:
             return loader is self.loader or loader is self._again or (
                 last is loader and has_stepped and self._goes_on_with(loader))
+        self.seen.look_again()
         count = self._counts.get(id(loader), 0)
         if last is not None and has_stepped:
             self._stepped.add(id(last))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import Any, Callable, Collection, Generator, List, Optional
 
@@ -12,7 +11,7 @@ from .loader_what_ifs import AsItIs, epoch_start, is_copied, loader_what_ifs, ow
 from .observing import STEPS, Observation
 from .patches import endless_schedules
 from .restoring import Kept
-from .step_what_ifs import step_what_ifs
+from .step_what_ifs import called_often, step_what_ifs
 from .turns import Arm, Gain, Pace, Remedy, Turns, WhatIf, held
 
 SHORTEST_S, LONGEST_S = 60, 300  # unless the seconds are given
@@ -136,9 +135,9 @@ class Session:
         for number in range(2 * FIRST_ROUNDS):
             alone.append(self.turns.loading(self._own, self._turn_s))
             begin = self._clock()
-            whole.append((yield from self.turns.steps(self._own, contextlib.nullcontext, self._turn_s)))
+            whole.append((yield from self.turns.steps(self._own, self.seen.looking, self._turn_s)))
             took_s += self._clock() - begin
-            without_input.append((yield from self.turns.steps(fixed, contextlib.nullcontext, self._turn_s)))
+            without_input.append((yield from self.turns.steps(fixed, self.seen.looking, self._turn_s)))
             if number + 1 >= FIRST_ROUNDS and self._left() < 0.85 * self.seconds:
                 break
         self._each_s = 2 * FIRST_ROUNDS * took_s / len(whole)
@@ -153,16 +152,28 @@ class Session:
         found = [*loader_what_ifs(self.loader, self.has_gpu), *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
         found = [each for each in found if self.is_wanted(each.name)]
         found.sort(key=lambda each: each.name not in SEEN)  # what was seen in the loop first
+        self._skip_needless(found)
+        return found
+
+    def _seen_later(self) -> List[WhatIf]:
+        """What the loop does, but not in its first steps."""
+        known = [each.name for each in self.results]
+        found = [each for each in called_often(self.seen) if self.is_wanted(each.name) and each.name not in known]
+        self._skip_needless(found)
+        self.results += found
+        return [each for each in found if not each.skipped]
+
+    def _skip_needless(self, found: List[WhatIf]) -> None:
         for each in found:
             assert each.name in NAMES
             limit = self.held_gain if each.is_input else self.loading_gain
             if not each.skipped and not each.has_own_limit and limit.high < NEEDED:
                 each.skipped = ("the step is the limit, not its input" if each.is_input
                                 else "the input is the limit, not the step")
-        return found
 
     def _first_pass(self, share: float) -> Measured:
         """Measures what was not measured, until that share of the time is over. Returns what it measured."""
+        self._seen_later()
         open_ = self._unmeasured()
         for number, each in enumerate(open_):
             self._extend()
@@ -173,6 +184,7 @@ class Session:
             self._report(f"measuring {each.name}, {self._left():.0f} s left")
             yield from self._rounds(each, FIRST_ROUNDS, left / (len(open_) - number))
             self._each_s = self._clock() - begin
+            open_ += self._seen_later()
         return open_
 
     def _second_pass(self, fresh: List[WhatIf]) -> NoPace:
@@ -202,7 +214,7 @@ class Session:
                 paces = {}
                 for is_changed in ((False, True) if number % 2 == 0 else (True, False)):
                     arm = other if is_changed else self._own
-                    change = what_if.change if is_changed else contextlib.nullcontext
+                    change = what_if.change if is_changed else self.seen.looking
                     if is_changed or what_if.is_input:  # a change of the step leaves traces in turns without it
                         self.current = what_if if is_changed else None
                     paces[is_changed] = yield from self.turns.steps(arm, change, self._turn_s)

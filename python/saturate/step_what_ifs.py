@@ -15,7 +15,6 @@ from .turns import Remedy, WhatIf
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 COMPILE_S = 120     # of measuring, from which on torch.compile is tried
-LEAST_CALLS = 0.25  # of a kind, per step, that removing them can be measured
 
 REMEDIES: Dict[str, Remedy] = {
     "item-in-loop": Remedy("Read values rarely: each read waits for the device",
@@ -26,9 +25,9 @@ REMEDIES: Dict[str, Remedy] = {
 }
 
 
-def _called_often(seen: Observation) -> List[WhatIf]:
+def called_often(seen: Observation) -> List[WhatIf]:
     return [WhatIf(cause, remedy, without_calls(cause, seen.calls))
-            for cause, remedy in REMEDIES.items() if seen.per_step(cause) >= LEAST_CALLS]
+            for cause, remedy in REMEDIES.items() if seen.is_often(cause)]
 
 
 def _without_anomaly(torch: Any) -> Callable[[], Any]:
@@ -298,6 +297,6 @@ def _compiled(seen: Observation, has_gpu: bool, seconds: float) -> List[WhatIf]:
 
 def step_what_ifs(seen: Observation, has_gpu: bool, seconds: float) -> List[WhatIf]:
     """Those that cannot fail first: in a script, a failure ends the measurement."""
-    return [*_leftovers(seen), *_called_often(seen), *_set_to_none(seen), *_threads(seen.torch, has_gpu),
+    return [*_leftovers(seen), *called_often(seen), *_set_to_none(seen), *_threads(seen.torch, has_gpu),
             *_flags(seen.torch, has_gpu), *_fused(seen), *_channels_last(seen), *_autocast(seen, has_gpu),
             *_compiled(seen, has_gpu, seconds)]

@@ -154,6 +154,36 @@ def test_a_script_that_tries_whether_its_loader_has_a_length(script, monkeypatch
     assert found.rate == pytest.approx(20, rel=0.01)
 
 
+TENSORBOARD = """
+    from torch.utils.tensorboard import SummaryWriter
+    writer = SummaryWriter(sys.argv[0] + ".tb")
+    opened = writer._get_file_writer
+    writer._get_file_writer = lambda: (slow(), opened())[1]
+    log = lambda: writer.add_scalar("loss", 1.0, 1)
+"""
+LOGGING = """
+    import logging
+    logger = logging.getLogger("train")
+    logger.addHandler(logging.Handler())
+    logger.handlers[0].emit = lambda record: slow()
+    log = lambda: logger.warning("loss")
+"""
+
+
+@pytest.mark.parametrize("opened", [TENSORBOARD, LOGGING], ids=["tensorboard", "logging"])
+def test_a_script_that_logs(script, monkeypatch, opened):
+    """TensorBoard is imported after the search for the loop has begun."""
+    if opened is TENSORBOARD:
+        pytest.importorskip("tensorboard")
+        for name in [each for each in sys.modules if each.startswith("torch.utils.tensorboard")]:
+            monkeypatch.delitem(sys.modules, name)
+    slow = "    def slow():\n        builtins.clock.now += 0.05\n"
+    text = TIMED.replace("    torch.manual_seed(0)\n", slow + opened).replace("optimizer.step();", "optimizer.step(); log();")
+    found = timed(monkeypatch, script, text, only=["logging"])
+    assert [cause.name for cause in found.causes] == ["logging"]
+    assert found.causes[0].gain == pytest.approx(2, rel=0.01)
+
+
 def test_a_script_that_makes_a_loader_for_each_epoch(script, monkeypatch, capsys):
     begin, loader = "    for epoch in range(epochs):\n", "    loader = DataLoader(Data(), batch_size=4, shuffle=True)\n"
     text = TIMED.replace(loader, "").replace(begin, f"{begin}    {loader}")
