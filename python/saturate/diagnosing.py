@@ -50,19 +50,25 @@ class Diagnosis:
     idle: List[Cause] = field(default_factory=list)                # not worth doing
     skipped: List[Tuple[str, str]] = field(default_factory=list)   # (name, why it was not measured)
     not_found: List[str] = field(default_factory=list)             # of a script
+    held_rate: Optional[float] = None    # steps/s with one held batch
+    loader_rate: Optional[float] = None  # batches/s of the loader alone
     refused: str = ""                                              # why a script's loop could not be measured
 
     def to_dict(self) -> Dict[str, Any]:
         def dicts(causes: Sequence[Cause]) -> List[Dict[str, Any]]:
             return [cause.to_dict() for cause in causes]
 
-        return {"verdict": self.verdict, "rate": self.rate, "unit": "steps/s", "causes": dicts(self.causes),
+        return {"verdict": self.verdict, "rate": self.rate, "unit": "steps/s", "held_rate": self.held_rate,
+                "loader_rate": self.loader_rate, "causes": dicts(self.causes),
                 "uncertain": dicts(self.uncertain), "idle": dicts(self.idle),
                 "skipped": [{"name": name, "why": why} for name, why in self.skipped], "not_found": self.not_found,
                 "refused": self.refused}
 
     def __str__(self) -> str:
         lines = [f"{self._headline()}" + (f" ({self.rate:.3g} steps/s)" if self.rate else "")]
+        if self.held_rate and self.loader_rate:
+            lines.append(f"with one batch held: {self.held_rate:.3g} steps/s; the loader alone: "
+                         f"{self.loader_rate:.3g} batches/s")
         for cause in self.causes:
             lines += ["", _gain_line(cause), *_wrapped(cause.remedy.text, "  "),
                       *(f"    {line}" for line in cause.remedy.lines)]
@@ -168,7 +174,7 @@ def conclude(session: Session, not_found: Sequence[str] = ()) -> Diagnosis:
         idle = [each for each in idle if each.name not in [cause.name for cause in found]]  # it is in one list only
     verdict = "cause" if found else "undecided" if uncertain or is_short else "healthy"
     return Diagnosis(verdict, session.pace.steps_per_s if session.pace else None, found, causes(uncertain),
-                     causes(idle), skipped, list(not_found))
+                     causes(idle), skipped, list(not_found), session.held_rate, session.loader_rate)
 
 
 def drive(session: Session, step: Callable[[Any], Any]) -> None:

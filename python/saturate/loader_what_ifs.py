@@ -6,15 +6,19 @@ import copy
 import itertools
 import multiprocessing
 import os
+import sys
 import warnings
 from typing import Any, Callable, Iterator, List, Optional
 
 from .loader import Loader
+from .patches import copies_without_waiting
 from .patching import Edit
 from .replacing import is_of_torchvision, replacement_of
-from .turns import Remedy, WhatIf
+from .turns import Remedy, WhatIf, not_tried
 
-REPRESENTATIVES = 256  # samples that stand for the dataset in a cache
+REPRESENTATIVES = 256  # samples that stand for the dataset in a cache, or as many as a batch has
+OF_DATALOADER = ("workers-too-few", "workers-too-many", "prefetch", "persistent-workers", "pin-memory", "decode-cache",
+                 "saturate-loader", "batch-size")
 FORK = "fork"          # the only way to start workers that does not run the script's top level in them
 
 
@@ -129,12 +133,14 @@ def _workers(loader: Any) -> List[WhatIf]:
     return found
 
 
-def _pinning(loader: Any, has_gpu: bool) -> List[WhatIf]:
-    if loader.pin_memory:
+def _pinning(loader: Any, has_gpu: bool, is_blocking: bool) -> List[WhatIf]:
+    """A held batch is not pinned either, so that it says nothing about this."""
+    if loader.pin_memory and not is_blocking:
         return []
     remedy = Remedy("Pin the batches' memory, and copy them without waiting",
                     ("DataLoader(..., pin_memory=True)", "images = images.to(device, non_blocking=True)"))
-    return [WhatIf("pin-memory", remedy, batches=lambda: rebuilt(loader, pin_memory=True),
+    return [WhatIf("pin-memory", remedy, copies_without_waiting(sys.modules["torch"]), has_own_limit=True,
+                   batches=None if loader.pin_memory else lambda: rebuilt(loader, pin_memory=True),
                    skipped="" if has_gpu else "there is no GPU")]
 
 
@@ -197,7 +203,7 @@ def _decode_cache(loader: Any) -> List[WhatIf]:
     samples, decode = dataset.samples, dataset.loader
     if not samples:
         return []
-    paths = [str(path) for path, *_ in samples[:REPRESENTATIVES]]
+    paths = [str(path) for path, *_ in samples[:max(REPRESENTATIVES, loader.batch_size)]]
     remedy = Remedy("Keep decoded images in memory (from the second epoch on)",
                     ("from functools import lru_cache", "dataset.loader = lru_cache(None)(dataset.loader)",
                      "# and num_workers=0 or persistent_workers=True, so that the cache lives on"))
@@ -222,13 +228,14 @@ def _replacement(loader: Any) -> List[WhatIf]:
     return [WhatIf("saturate-loader", remedy, batches=opened, is_trade=True, skipped=why_not)]
 
 
-def loader_what_ifs(loader: Any, has_gpu: bool) -> List[WhatIf]:
-    """For a torch DataLoader; nothing else has arguments that are known."""
+def loader_what_ifs(loader: Any, has_gpu: bool, is_blocking: bool = False) -> List[WhatIf]:
+    """`is_blocking`: the step copies its batch to a GPU, and waits for that."""
     from torch.utils.data import DataLoader
 
     if not isinstance(loader, DataLoader):
-        return []
-    return [*_workers(loader), *_pinning(loader, has_gpu), *_decode_cache(loader), *_replacement(loader),
+        return [not_tried(name, "the loader is no DataLoader of torch's, whose arguments are known")
+                for name in OF_DATALOADER if name != "saturate-loader" or not isinstance(loader, Loader)]
+    return [*_workers(loader), *_pinning(loader, has_gpu, is_blocking), *_decode_cache(loader), *_replacement(loader),
             *_batch_size(loader)]
 
 

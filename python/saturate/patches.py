@@ -60,6 +60,42 @@ def endless_schedules(torch: Any) -> contextlib.AbstractContextManager[None]:
     return replaced(schedule, "get_lr", get_lr)
 
 
+def _is_copy_from_host(tensor: Any, arguments: Any, named: Any) -> bool:
+    """Whether a call of Tensor.to() or cuda() is for a tensor of the host's, and could wait."""
+    return tensor.device.type == "cpu" and not named.get("non_blocking") and all(each is not True for each in arguments)
+
+
+def seeing_copies(original: Callable[..., Any], saw: Callable[[], None]) -> Callable[..., Any]:
+    """`saw` is called if one to a GPU waits."""
+    def copy(tensor: Any, *arguments: Any, **named: Any) -> Any:
+        made = original(tensor, *arguments, **named)
+        if made.device.type != "cpu" and _is_copy_from_host(tensor, arguments, named):
+            saw()
+        return made
+
+    return copy
+
+
+def copies_without_waiting(torch: Any) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Copies of pinned memory do not wait."""
+    def of(original: Callable[..., Any]) -> Callable[..., Any]:
+        def copy(tensor: Any, *arguments: Any, **named: Any) -> Any:
+            if _is_copy_from_host(tensor, arguments, named) and tensor.is_pinned():
+                arguments = tuple(each for each in arguments if each is not False)
+                named["non_blocking"] = True
+            return original(tensor, *arguments, **named)
+
+        return copy
+
+    @contextlib.contextmanager
+    def change() -> Iterator[None]:
+        with replaced(torch.Tensor, "to", of(torch.Tensor.to)), replaced(
+                torch.Tensor, "cuda", of(torch.Tensor.cuda)):
+            yield
+
+    return change
+
+
 def _is_from_torch(frame: Any) -> bool:
     """torch's own optimizers call item(), which no user can leave out."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "torch"

@@ -163,6 +163,7 @@ class ScriptLoop:
             self._loaders.append(loader)
             self.seen.counted.calls.clear()
             self.seen.counted.seconds.clear()
+            self.seen.is_blocking = False
         self._counts[id(loader)] = count + 1
         if count < STEPS or id(loader) not in self._stepped:
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from typing import Any, Callable, Collection, Generator, List, Optional
 
@@ -29,7 +30,7 @@ SEEN = ("item-in-loop", "print-in-loop", "logging", "checkpoint-saves", "anomaly
 NAMES = ("data-loading", "workers-too-few", "workers-too-many", "prefetch", "persistent-workers", "pin-memory",
          "decode-cache", "saturate-loader", "batch-size", "item-in-loop", "print-in-loop", "logging", "checkpoint-saves",
          "anomaly-mode", "profiler-on", "set-to-none", "threads", "tf32", "cudnn-benchmark", "fused-optimizer",
-         "channels-last", "autocast-bf16", "autocast-fp16", "compile", "ddp-buckets", "straggler")
+         "foreach-optimizer", "channels-last", "autocast-bf16", "autocast-fp16", "compile", "ddp-buckets", "straggler")
 
 NoPace = Generator[Any, None, None]
 Measured = Generator[Any, None, List[WhatIf]]
@@ -62,6 +63,8 @@ class Session:
         self.current: Optional[WhatIf] = None  # whose change runs, or has left its traces; also after a failure
         self.pace: Optional[Pace] = None      # of the loop as it is
         self.held_gain = self.loading_gain = Gain(1.0, 0.0, float("inf"))
+        self.held_rate: Optional[float] = None    # steps/s
+        self.loader_rate: Optional[float] = None  # batches/s
         self.start_share = 0.0                # of an epoch, until its first batch
         self.is_complete = False              # the measurement came to its end; else
         self.ended = "the script ended"       # why not
@@ -142,6 +145,8 @@ class Session:
                 break
         self._each_s = 2 * FIRST_ROUNDS * took_s / len(whole)
         self.pace = sorted(whole)[len(whole) // 2]
+        self.held_rate, self.loader_rate = (statistics.median(each.steps_per_s for each in paces)
+                                            for paces in (without_input, alone))
         self.held_gain, self.loading_gain = (_gain_of(whole, other) for other in (without_input, alone))
         self._kept.restore()
 
@@ -149,7 +154,8 @@ class Session:
         return (self._only is None or name in self._only) and name not in self._skip
 
     def _wanted(self) -> List[WhatIf]:
-        found = [*loader_what_ifs(self.loader, self.has_gpu), *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
+        found = [*loader_what_ifs(self.loader, self.has_gpu, self.seen.is_blocking),
+                 *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
         found = [each for each in found if self.is_wanted(each.name)]
         found.sort(key=lambda each: each.name not in SEEN)  # what was seen in the loop first
         self._skip_needless(found)

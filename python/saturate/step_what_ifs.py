@@ -11,9 +11,10 @@ from .loader_what_ifs import cores
 from .observing import Observation
 from .patches import replaced, without_calls
 from .patching import Edit
-from .turns import Remedy, WhatIf
+from .turns import Remedy, WhatIf, not_tried
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
+FOREACH = ("RMSprop", "RAdam", "NAdam", "Adadelta", "Adamax", "Rprop", "ASGD")  # which have no fused form
 COMPILE_S = 120     # of measuring, from which on torch.compile is tried
 
 REMEDIES: Dict[str, Remedy] = {
@@ -125,6 +126,27 @@ def _fused(seen: Observation) -> List[WhatIf]:
                    skipped="" if movable else "its parameters are not all floating-point on a CPU or GPU")]
 
 
+def _foreach(seen: Observation) -> List[WhatIf]:
+    """On a GPU it is in use unless it is refused."""
+    targets = [each for each in seen.optimizers if type(each).__name__ in FOREACH and type(each).__module__.startswith(
+        "torch.optim") and any(group["foreach"] is False or (group["foreach"] is None and any(
+            not parameter.is_cuda for parameter in group["params"])) for group in each.param_groups)]
+    if not targets:
+        return []
+    name = type(targets[0]).__name__
+
+    @contextlib.contextmanager
+    def change() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for group in (group for each in targets for group in each.param_groups):
+                stack.callback(group.update, foreach=group["foreach"])
+                group.update(foreach=True)
+            yield
+
+    return [WhatIf("foreach-optimizer", Remedy("Update all weights with few calls", (
+        f"torch.optim.{name}(..., foreach=True)",), Edit(name, {"foreach": True})), change)]
+
+
 def _move_counts(optimizer: Any, to_device: bool) -> None:
     """A fused or capturable step on a GPU counts its steps there; any other one on the host."""
     for parameter in (each for group in optimizer.param_groups if not group.get("capturable")
@@ -174,7 +196,23 @@ def _has_bf16(torch: Any, has_gpu: bool) -> bool:
         return False
 
 
+def unscaling(torch: Any) -> Callable[[Any, Any, Any], None]:
+    """What a GradScaler does before an optimizer's step: it looks for gradients that are not finite, and waits."""
+    def unscale(optimizer: Any, *_: Any) -> None:
+        grads = [each.grad for group in optimizer.param_groups for each in group["params"]
+                 if each.grad is not None and not each.grad.is_sparse]
+        for device in {each.device for each in grads}:
+            found, scale = torch.zeros(1, device=device), torch.ones(1, device=device)
+            torch._amp_foreach_non_finite_check_and_unscale_(
+                [each for each in grads if each.device == device], found, scale)
+            found.item()
+
+    return unscale
+
+
 def _autocast(seen: Observation, has_gpu: bool) -> List[WhatIf]:
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
     torch = seen.torch
     if seen.is_autocast or not seen.modules:
         return []
@@ -197,6 +235,8 @@ def _autocast(seen: Observation, has_gpu: bool) -> List[WhatIf]:
                             return as_float(_call(*arguments, **named))
 
                     stack.enter_context(replaced(module, "forward", forward))
+                if kind is torch.float16:
+                    stack.callback(register_optimizer_step_pre_hook(unscaling(torch)).remove)
                 yield
 
         return change
@@ -295,8 +335,17 @@ def _compiled(seen: Observation, has_gpu: bool, seconds: float) -> List[WhatIf]:
                    skipped=why)]
 
 
+def _not_found(seen: Observation) -> List[WhatIf]:
+    """What is not tried since the parts that it would change were not found."""
+    of_modules = [] if seen.modules else ["channels-last", "autocast-bf16", "autocast-fp16", "compile"]
+    of_optimizers = [] if seen.optimizers else ["fused-optimizer", "foreach-optimizer"]
+    return [*(not_tried(name, "no module was found that is called with gradients, outside compiled code")
+              for name in of_modules),
+            *(not_tried(name, "no optimizer of torch's was found that makes a step") for name in of_optimizers)]
+
+
 def step_what_ifs(seen: Observation, has_gpu: bool, seconds: float) -> List[WhatIf]:
     """Those that cannot fail first: in a script, a failure ends the measurement."""
-    return [*_leftovers(seen), *called_often(seen), *_set_to_none(seen), *_threads(seen.torch, has_gpu),
-            *_flags(seen.torch, has_gpu), *_fused(seen), *_channels_last(seen), *_autocast(seen, has_gpu),
-            *_compiled(seen, has_gpu, seconds)]
+    return [*_leftovers(seen), *_not_found(seen), *called_often(seen), *_set_to_none(seen),
+            *_threads(seen.torch, has_gpu), *_flags(seen.torch, has_gpu), *_fused(seen), *_foreach(seen),
+            *_channels_last(seen), *_autocast(seen, has_gpu), *_compiled(seen, has_gpu, seconds)]

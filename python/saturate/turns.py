@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from ._core import Error, is_worth, may_be_worth, paired_gain
+from .loader import Loader
 from .patching import Edit
 from .phases import size_of
 
@@ -23,6 +24,7 @@ MOST_LOADED = 100    # batches of a turn without steps
 MOST_IN_ROW = 3      # steps that do not count: if more follow, the loop begins an iteration for each step
 STRETCH = 3          # times as long as planned a turn takes at most, with what interrupts it
 WAITED = 0.2         # of a step: its batch was not ready, so that nothing is left from a rest
+LOADER_PREFETCH = 4  # batches, unless saturate.Loader is given a number
 FAST = 2             # times as fast as the steps: a loader that is no limit, with or without a rest
 
 
@@ -78,8 +80,14 @@ class WhatIf:
         return self.gain is not None and may_be_worth(tuple(self.gain), self.alters)
 
 
+def not_tried(name: str, why: str) -> WhatIf:
+    return WhatIf(name, Remedy(""), skipped=why)
+
+
 def ahead_of(loader: Any) -> int:
     """Batches that are loaded ahead."""
+    if isinstance(loader, Loader):
+        return int(loader._arguments["prefetch"] or LOADER_PREFETCH)
     return int(getattr(loader, "num_workers", 0) or 0) * int(getattr(loader, "prefetch_factor", None) or 2)
 
 

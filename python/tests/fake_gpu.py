@@ -30,3 +30,27 @@ class FakeEvent:
     def elapsed_time(self, later):
         assert self.query() and later.query()
         return later.at - self.at
+
+
+class FakeTransfers:
+    """Copies to a GPU that there is not: one that waits takes `seconds` of a clock. Batches of a DataLoader with
+    pin_memory=True are pinned."""
+
+    def __init__(self, monkeypatch, torch, clock, seconds):
+        to, iterate = torch.Tensor.to, torch.utils.data.DataLoader.__iter__
+
+        def copied(tensor, *arguments, non_blocking=False, **named):
+            if arguments[:1] != ("cuda",):
+                return to(tensor, *arguments, non_blocking=non_blocking, **named)
+            clock.now += 0 if non_blocking and tensor.is_pinned() else seconds
+            return to(tensor, "meta")
+
+        def pinning(loader):
+            for batch in iterate(loader):
+                for tensor in batch:
+                    tensor.is_fake_pinned = loader.pin_memory
+                yield batch
+
+        monkeypatch.setattr(torch.Tensor, "to", copied)
+        monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: getattr(tensor, "is_fake_pinned", False))
+        monkeypatch.setattr(torch.utils.data.DataLoader, "__iter__", pinning)

@@ -6,7 +6,6 @@ import io
 import json
 import math
 import random
-import time
 
 import pytest
 
@@ -112,37 +111,6 @@ def test_calls_of_a_step(monkeypatch, tmp_path, capsys, cause, owner, attribute,
     assert names(found.causes) == [cause]
     assert found.causes[0].gain == pytest.approx(2, rel=0.01)
     assert vars(owner).get(attribute) is before
-
-
-class Slow:
-    """Takes time to be printed or saved."""
-
-    def __init__(self, clock):
-        self.clock = clock
-
-    def __str__(self):
-        self.clock.now += 0.5
-        return ""
-
-    def __reduce__(self):
-        return str, (str(self),)
-
-
-@pytest.mark.parametrize("cause, call, every", [
-    ("checkpoint-saves", lambda slow: torch.save(slow, io.BytesIO()), 2), ("print-in-loop", lambda slow: print(slow), 10)])
-def test_calls_that_begin_later_are_found(monkeypatch, capsys, cause, call, every):
-    """Also rare ones that take long."""
-    steps = []
-
-    def extra(loop):
-        steps.append(any(group.get("fused") for group in loop.optimizer.param_groups))
-        if any(steps) and not steps[-1] and len(steps) % every == 0:
-            call(Slow(loop.clock))
-
-    loop = Loop(extra=extra)
-    monkeypatch.setattr(time, "perf_counter", loop.clock)
-    found = loop.diagnose(only=["fused-optimizer", cause])
-    assert sorted(names(found.causes)) == sorted(["fused-optimizer", cause])
 
 
 def test_anomaly_mode_is_found_and_comes_back():

@@ -178,7 +178,8 @@ def test_a_script_that_logs(script, monkeypatch, opened):
         for name in [each for each in sys.modules if each.startswith("torch.utils.tensorboard")]:
             monkeypatch.delitem(sys.modules, name)
     slow = "    def slow():\n        builtins.clock.now += 0.05\n"
-    text = TIMED.replace("    torch.manual_seed(0)\n", slow + opened).replace("optimizer.step();", "optimizer.step(); log();")
+    text = (TIMED.replace("    torch.manual_seed(0)\n", slow + opened)
+            .replace("optimizer.step();", "optimizer.step(); log();"))
     found = timed(monkeypatch, script, text, only=["logging"])
     assert [cause.name for cause in found.causes] == ["logging"]
     assert found.causes[0].gain == pytest.approx(2, rel=0.01)

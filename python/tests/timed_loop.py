@@ -48,9 +48,10 @@ class Loop:
         if self.extra:
             self.extra(self)
 
-    def diagnose(self, seconds=200, only=None, skip=()):
+    def diagnose(self, seconds=200, only=None, skip=(), has_gpu=False):
         session = Session(torch, self.loader, Observation(torch), seconds=seconds, only=only, skip=skip,
                           clock=self.clock)
+        session.has_gpu = has_gpu
         drive(session, self.step)
         return conclude(session)
 

@@ -1,0 +1,202 @@
+"""saturate.diagnose() names planted causes, by a clock that they move, and says what it did not try."""
+
+import io
+import shutil
+import time
+
+import pytest
+
+import saturate
+
+torch = pytest.importorskip("torch")
+
+from fake_gpu import FakeTransfers  # noqa: E402
+from sample_sets import PNG  # noqa: E402
+from saturate.loader_what_ifs import loader_what_ifs  # noqa: E402
+from saturate.step_what_ifs import unscaling  # noqa: E402
+from saturate.turns import ahead_of  # noqa: E402
+from timed_loop import Loop, names  # noqa: E402
+
+
+class Slow:
+    """Takes time to be printed or saved."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def __str__(self):
+        self.clock.now += 0.5
+        return ""
+
+    def __reduce__(self):
+        return str, (str(self),)
+
+
+@pytest.mark.parametrize("cause, call, every", [
+    ("checkpoint-saves", lambda slow: torch.save(slow, io.BytesIO()), 2),
+    ("print-in-loop", lambda slow: print(slow), 10)])
+def test_calls_that_begin_later_are_found(monkeypatch, capsys, cause, call, every):
+    """Also rare ones that take long."""
+    steps = []
+
+    def extra(loop):
+        steps.append(any(group.get("fused") for group in loop.optimizer.param_groups))
+        if any(steps) and not steps[-1] and len(steps) % every == 0:
+            call(Slow(loop.clock))
+
+    loop = Loop(extra=extra)
+    monkeypatch.setattr(time, "perf_counter", loop.clock)
+    found = loop.diagnose(only=["fused-optimizer", cause])
+    assert sorted(names(found.causes)) == sorted(["fused-optimizer", cause])
+
+
+@pytest.mark.parametrize("cause, option, optimizer", [
+    ("fused-optimizer", "fused", torch.optim.AdamW), ("foreach-optimizer", "foreach", torch.optim.RMSprop)])
+def test_an_optimizer_of_many_calls(cause, option, optimizer):
+    def extra(loop):
+        loop.clock.now += 0 if loop.optimizer.param_groups[0][option] else 0.1
+
+    loop = Loop(extra=extra)
+    loop.optimizer = optimizer(loop.model.parameters())
+    found = loop.diagnose(only=["fused-optimizer", "foreach-optimizer"])
+    assert names(found.causes) == [cause] and found.causes[0].gain == pytest.approx(2, rel=0.01)
+    assert found.causes[0].remedy.edit.arguments == {option: True}
+    assert loop.optimizer.param_groups[0][option] is None
+
+
+def test_images_in_another_order():
+    def extra(loop):
+        loop.clock.now += 0 if loop.model[0].weight.is_contiguous(memory_format=torch.channels_last) else 0.1
+
+    assert names(Loop(extra=extra).diagnose(only=["channels-last", "fused-optimizer"]).causes) == ["channels-last"]
+
+
+class Folder(torch.utils.data.Dataset):
+    __module__ = "torchvision.datasets.folder"  # stands for torchvision's ImageFolder
+    target_transform = None
+
+    def __init__(self, root, clock):
+        self.root, self.clock = str(root), clock
+        self.samples = [(str(path), 0) for path in sorted(root.rglob("*.png"))]
+        crop = type("RandomResizedCrop", (), {"size": (8, 8), "scale": (0.5, 1), "ratio": (1, 1)})()
+        self.transform = type("Compose", (), {"__module__": "torchvision.transforms.transforms", "transforms": [
+            crop, type("ToTensor", (), {})()]})()
+
+    def __len__(self):
+        return len(self.samples)
+
+    def loader(self, path):
+        self.clock.now += 0.05
+        return torch.zeros(3, 8, 8)
+
+    def __getitem__(self, index):
+        return self.loader(self.samples[index][0]).clone(), 0
+
+
+Folder.__name__ = Folder.__qualname__ = "ImageFolder"
+
+
+@pytest.mark.parametrize("cause", ["decode-cache", "saturate-loader"])
+def test_slow_decoding(tmp_path, cause):
+    (tmp_path / "photos/a").mkdir(parents=True)
+    for number in range(16):
+        shutil.copy(PNG, tmp_path / f"photos/a/{number}.png")
+    loop = Loop()
+    loop.loader = torch.utils.data.DataLoader(Folder(tmp_path / "photos", loop.clock), batch_size=8)
+    found = loop.diagnose(seconds=60, only=[cause])
+    assert names(found.causes) == [cause] and found.causes[0].gain == pytest.approx(5, rel=0.05)
+
+
+def test_a_batch_of_decoded_images_is_as_large_as_the_loops(tmp_path):
+    (tmp_path / "photos").mkdir()
+    folder = Folder(tmp_path / "photos", Loop().clock)
+    folder.samples = [(f"{number}.png", 0) for number in range(700)]
+    found = {each.name: each for each in loader_what_ifs(torch.utils.data.DataLoader(folder, batch_size=512), False)}
+    assert len(next(iter(found["decode-cache"].batches()))[0]) == 512
+
+
+class Sleeping(torch.utils.data.Dataset):
+    def __init__(self, seconds, size):
+        self.seconds, self.size = seconds, size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return torch.zeros(3, 8, 8), 0
+
+
+def small_step():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step(batch):
+        (weight * batch[1].sum()).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def test_too_few_workers():
+    """They sleep, so that cores do not matter."""
+    loader = torch.utils.data.DataLoader(Sleeping(0.02, 4000), batch_size=4, num_workers=1)
+    found = saturate.diagnose(small_step(), loader, seconds=6, only=["workers-too-few"])
+    assert names(found.causes) == ["workers-too-few"] and found.causes[0].gain > 1.3
+
+
+def test_workers_that_start_in_each_epoch():
+    loader = torch.utils.data.DataLoader(Sleeping(0.0, 64), batch_size=8, num_workers=1,
+                                         worker_init_fn=lambda _: time.sleep(0.2))
+    found = saturate.diagnose(small_step(), loader, seconds=1, only=["persistent-workers"])
+    assert names(found.causes) == ["persistent-workers"]
+
+
+@pytest.mark.parametrize("pin_memory", [False, True])
+def test_copies_that_wait(monkeypatch, pin_memory):
+    """A held batch would gain nothing: it is not pinned, or is copied as the others."""
+    loop = Loop(pin_memory=pin_memory)
+    FakeTransfers(monkeypatch, torch, loop.clock, 0.1)
+
+    def step(batch):
+        batch[0].to("cuda", *blocking)
+        Loop.step(loop, batch)
+
+    loop.step, blocking = step, (torch.float32, False)
+    found = loop.diagnose(only=["pin-memory"], has_gpu=True)
+    assert names(found.causes) == ["pin-memory"] and found.causes[0].gain == pytest.approx(2, rel=0.01)
+    assert "pin_memory=True" in found.causes[0].remedy.lines[0] and "non_blocking=True" in found.causes[0].remedy.lines[1]
+    loop.step = lambda batch: (batch[0].to("cuda", non_blocking=True), Loop.step(loop, batch))
+    assert names(loop.diagnose(only=["pin-memory"], has_gpu=True).causes) == ["pin-memory"] * (not pin_memory)
+
+
+def test_what_a_scaler_does_changes_no_gradient():
+    weights = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))]
+    weights[0].grad = torch.full((2,), 3.0)
+    unscaling(torch)(torch.optim.SGD(weights, lr=0.1))
+    assert weights[0].grad.tolist() == [3, 3] and weights[1].grad is None
+
+
+def test_what_was_not_tried_is_said():
+    """A compiled call is no module's, and a list of batches has no arguments."""
+    loop = Loop()
+    loop.model.compile(backend="eager")
+    loop.loader = list(loop.loader)
+    found = loop.diagnose(seconds=30, skip=["data-loading"])
+    reasons = dict(found.skipped)
+    assert all("outside compiled code" in reasons[name] for name in ("channels-last", "autocast-bf16", "compile"))
+    assert "no DataLoader" in reasons["prefetch"] and "fused-optimizer" not in reasons
+    assert "channels-last" in str(found)
+
+
+def test_the_limits_are_said():
+    found = Loop(load=0.05).diagnose(only=[])
+    assert found.rate == pytest.approx(2, rel=0.01) and found.held_rate == pytest.approx(10, rel=0.01)
+    assert found.loader_rate == pytest.approx(2.5, rel=0.01) and found.to_dict()["held_rate"] == found.held_rate
+    assert "with one batch held: 10 steps/s; the loader alone: 2.5 batches/s" in str(found)
+
+
+def test_batches_of_a_loader_of_saturate_are_ahead():
+    for given, ahead in ({}, 4), ({"prefetch": 9}, 9):
+        with saturate.Loader("synth:size=24,count=60", batch=16, size=8, **given) as loader:
+            assert ahead_of(loader) == ahead
