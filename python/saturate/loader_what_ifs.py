@@ -6,12 +6,11 @@ import copy
 import itertools
 import multiprocessing
 import os
-import sys
 import warnings
 from typing import Any, Callable, Iterator, List, Optional
 
 from .loader import Loader
-from .patches import copies_without_waiting
+from .patches import with_copies
 from .patching import Edit
 from .replacing import is_of_torchvision, replacement_of
 from .turns import Remedy, WhatIf, not_tried
@@ -59,6 +58,13 @@ class AsItIs:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
+
+
+class Pinned(AsItIs):
+    """A loader whose batches are copied to a GPU without waiting."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return (with_copies(batch, True) for batch in self._loader)
 
 
 def copyable(loader: Any) -> Any:
@@ -139,8 +145,7 @@ def _pinning(loader: Any, has_gpu: bool, is_blocking: bool) -> List[WhatIf]:
         return []
     remedy = Remedy("Pin the batches' memory, and copy them without waiting",
                     ("DataLoader(..., pin_memory=True)", "images = images.to(device, non_blocking=True)"))
-    return [WhatIf("pin-memory", remedy, copies_without_waiting(sys.modules["torch"]), has_own_limit=True,
-                   batches=None if loader.pin_memory else lambda: rebuilt(loader, pin_memory=True),
+    return [WhatIf("pin-memory", remedy, has_own_limit=True, batches=lambda: Pinned(rebuilt(loader, pin_memory=True)),
                    skipped="" if has_gpu else "there is no GPU")]
 
 
@@ -229,7 +234,7 @@ def _replacement(loader: Any) -> List[WhatIf]:
 
 
 def loader_what_ifs(loader: Any, has_gpu: bool, is_blocking: bool = False) -> List[WhatIf]:
-    """`is_blocking`: the step copies its batch to a GPU, and waits for that."""
+    """`is_blocking`: the step copies pinned batches to a GPU, and waits for that."""
     from torch.utils.data import DataLoader
 
     if not isinstance(loader, DataLoader):

@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import Any, Callable, Dict, Iterator, List
 
-from .patches import Calls, Counted, calls_of, replaced, seeing_copies
+from .patches import Calls, Counted, calls_of, replaced, with_copies
 
 STEPS = 3           # that are observed
 LEAST_CALLS = 0.25  # of a kind, per step, that removing them can be measured;
@@ -27,7 +27,7 @@ class Observation:
         self._later, self._later_steps, self._later_s = Counted(), 0, 0.0  # after the first steps
         self.optimizer_steps = 0
         self.is_anomaly = self.is_profiled = self.is_zeroed = self.is_autocast = False
-        self.is_blocking = False  # it copies from the host to a GPU, and waits for that
+        self.is_blocking = False  # it copies pinned batches to a GPU, and waits for that
         self._finds_modules = model is None
         self._depth = 0
 
@@ -62,7 +62,11 @@ class Observation:
             finally:
                 self._later_s += time.perf_counter() - begin
 
-    def _saw_copy(self) -> None:
+    def watched(self, batch: Any) -> Any:
+        """A batch of the loop, which tells how it is copied."""
+        return with_copies(batch, False, self._saw_waiting)
+
+    def _saw_waiting(self) -> None:
         self.is_blocking = True
 
     def _count_later(self) -> None:
@@ -80,9 +84,6 @@ class Observation:
             for handle in handles:
                 stack.callback(handle.remove)
             stack.enter_context(self.counted.active(self.calls))
-            tensor = self.torch.Tensor
-            for name in ("to", "cuda"):
-                stack.enter_context(replaced(tensor, name, seeing_copies(getattr(tensor, name), self._saw_copy)))
             for owner in (self.torch.optim.Optimizer, self.torch.nn.Module):
                 stack.enter_context(replaced(owner, "zero_grad", self._zeroing(owner.zero_grad)))
             yield

@@ -9,11 +9,13 @@ import logging
 import os
 import sys
 import time
+from collections import UserDict
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
 # Calls that a step may make, by the cause that they would be. (owner, names)
 Calls = Dict[str, List[Tuple[Any, Tuple[str, ...]]]]
 
+COPIES = ("to", "cuda")
 MOST_REPEATS = 8  # of one place in one step, that get its first value: a loop may wait for another one
 
 
@@ -60,40 +62,38 @@ def endless_schedules(torch: Any) -> contextlib.AbstractContextManager[None]:
     return replaced(schedule, "get_lr", get_lr)
 
 
-def _is_copy_from_host(tensor: Any, arguments: Any, named: Any) -> bool:
-    """Whether a call of Tensor.to() or cuda() is for a tensor of the host's, and could wait."""
-    return tensor.device.type == "cpu" and not named.get("non_blocking") and all(each is not True for each in arguments)
+def _tensors_of(batch: Any) -> Iterator[Any]:
+    if hasattr(batch, "is_pinned"):
+        yield batch
+    elif isinstance(batch, (list, tuple, dict, UserDict)):
+        for each in batch.values() if isinstance(batch, (dict, UserDict)) else batch:
+            yield from _tensors_of(each)
 
 
-def seeing_copies(original: Callable[..., Any], saw: Callable[[], None]) -> Callable[..., Any]:
-    """`saw` is called if one to a GPU waits."""
-    def copy(tensor: Any, *arguments: Any, **named: Any) -> Any:
-        made = original(tensor, *arguments, **named)
-        if made.device.type != "cpu" and _is_copy_from_host(tensor, arguments, named):
-            saw()
+def _copying(tensor: Any, name: str, is_without_waiting: bool, saw_waiting: Callable[[], Any]) -> Callable[..., Any]:
+    def copy(*arguments: Any, **named: Any) -> Any:
+        for each in COPIES:  # which refer to the tensor
+            vars(tensor).pop(each, None)
+        waits = not named.get("non_blocking") and all(each is not True for each in arguments)
+        if waits and is_without_waiting:
+            arguments = tuple(each for each in arguments if each is not False)
+            named["non_blocking"] = True
+        made = getattr(tensor, name)(*arguments, **named)
+        if waits and made.device.type != "cpu":
+            saw_waiting()
         return made
 
     return copy
 
 
-def copies_without_waiting(torch: Any) -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """Copies of pinned memory do not wait."""
-    def of(original: Callable[..., Any]) -> Callable[..., Any]:
-        def copy(tensor: Any, *arguments: Any, **named: Any) -> Any:
-            if _is_copy_from_host(tensor, arguments, named) and tensor.is_pinned():
-                arguments = tuple(each for each in arguments if each is not False)
-                named["non_blocking"] = True
-            return original(tensor, *arguments, **named)
-
-        return copy
-
-    @contextlib.contextmanager
-    def change() -> Iterator[None]:
-        with replaced(torch.Tensor, "to", of(torch.Tensor.to)), replaced(
-                torch.Tensor, "cuda", of(torch.Tensor.cuda)):
-            yield
-
-    return change
+def with_copies(batch: Any, is_without_waiting: bool, saw_waiting: Callable[[], Any] = lambda: None) -> Any:
+    """The batch, whose pinned tensors are copied to a GPU without waiting, or tell if that waits. Their class stays as
+    it is: compiled code depends on it."""
+    for tensor in _tensors_of(batch):
+        if tensor.is_pinned():
+            for name in COPIES:
+                setattr(tensor, name, _copying(tensor, name, is_without_waiting, saw_waiting))
+    return batch
 
 
 def _is_from_torch(frame: Any) -> bool:

@@ -47,6 +47,8 @@ class _Watched:
     def __next__(self) -> Any:
         if not self._run.is_known(self._loader):
             batch = next(self._batches)
+            if self._run.loader is None and not self._run.refused:
+                self._run.seen.watched(batch)
         elif self._run.is_over(self._loader, self._given):
             raise StopIteration
         else:

@@ -81,7 +81,7 @@ class Session:
             if self.seen.steps < STEPS:
                 with self.seen.active():
                     while self.seen.steps < STEPS:
-                        yield self._own.next()
+                        yield self.seen.watched(self._own.next())
                         self.seen.steps += 1
             if world_of(self.torch) > 1:
                 yield from self._group()

@@ -159,7 +159,9 @@ def test_copies_that_wait(monkeypatch, pin_memory):
     FakeTransfers(monkeypatch, torch, loop.clock, 0.1)
 
     def step(batch):
-        batch[0].to("cuda", *blocking)
+        images, *rest = batch
+        images.to("cuda", *blocking)
+        assert not set(vars(images)) & {"to", "cuda"}
         Loop.step(loop, batch)
 
     loop.step, blocking = step, (torch.float32, False)
