@@ -112,8 +112,10 @@ class Counted:
         self._places: Set[Tuple[Any, str]] = set()
 
     def wrapper(self, cause: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        is_compiling = sys.modules["torch"].compiler.is_compiling
+
         def counted(*arguments: Any, **named: Any) -> Any:
-            if not self._is_active or self._is_inside or _is_from_torch(sys._getframe(1)):
+            if is_compiling() or not self._is_active or self._is_inside or _is_from_torch(sys._getframe(1)):
                 return original(*arguments, **named)
             self._is_inside, begin = True, time.perf_counter()
             try:
@@ -153,8 +155,11 @@ class _Turn:
 
 def _silent(original: Callable[..., Any], is_value: bool, turn: _Turn) -> Callable[..., Any]:
     values: Dict[Tuple[Any, int], Any] = {}
+    is_compiling = sys.modules["torch"].compiler.is_compiling
 
     def silent(*arguments: Any, **named: Any) -> Any:
+        if is_compiling():
+            return original(*arguments, **named)
         frame = sys._getframe(1)
         if not turn.is_active or _is_from_torch(frame):
             return original(*arguments, **named)

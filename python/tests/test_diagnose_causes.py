@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch")
 from fake_gpu import FakeTransfers  # noqa: E402
 from sample_sets import PNG  # noqa: E402
 from saturate.loader_what_ifs import loader_what_ifs  # noqa: E402
+from saturate.observing import Observation  # noqa: E402
+from saturate.patches import calls_of, without_calls  # noqa: E402
 from saturate.step_what_ifs import unscaling  # noqa: E402
 from saturate.turns import ahead_of  # noqa: E402
 from timed_loop import Loop, names  # noqa: E402
@@ -167,9 +169,22 @@ def test_copies_that_wait(monkeypatch, pin_memory):
     loop.step, blocking = step, (torch.float32, False)
     found = loop.diagnose(only=["pin-memory"], has_gpu=True)
     assert names(found.causes) == ["pin-memory"] and found.causes[0].gain == pytest.approx(2, rel=0.01)
-    assert "pin_memory=True" in found.causes[0].remedy.lines[0] and "non_blocking=True" in found.causes[0].remedy.lines[1]
+    pinned, copied = found.causes[0].remedy.lines
+    assert "pin_memory=True" in pinned and ".to(device, non_blocking=True)" in copied
     loop.step = lambda batch: (batch[0].to("cuda", non_blocking=True), Loop.step(loop, batch))
     assert names(loop.diagnose(only=["pin-memory"], has_gpu=True).causes) == ["pin-memory"] * (not pin_memory)
+
+
+@pytest.mark.filterwarnings("error:Dynamo does not know")
+@pytest.mark.parametrize("change", [
+    lambda: Observation(torch).active(), without_calls("item-in-loop", calls_of(torch))])
+def test_conditions_in_compiled_code_are_compiled_as_they_are(change):
+    def function(value):
+        return value + 1 if value.sum() > 0 else value
+
+    torch._dynamo.reset()
+    with change():
+        assert torch.compile(function, backend="eager")(torch.ones(2)).tolist() == [2, 2]
 
 
 def test_what_a_scaler_does_changes_no_gradient():
