@@ -15,7 +15,7 @@ from sample_sets import PNG  # noqa: E402
 from saturate.loader_what_ifs import loader_what_ifs  # noqa: E402
 from saturate.observing import Observation  # noqa: E402
 from saturate.patches import calls_of, without_calls  # noqa: E402
-from saturate.step_what_ifs import unscaling  # noqa: E402
+from saturate.step_what_ifs import step_what_ifs, unscaling  # noqa: E402
 from saturate.turns import ahead_of  # noqa: E402
 from timed_loop import Loop, names  # noqa: E402
 
@@ -192,6 +192,18 @@ def test_what_a_scaler_does_changes_no_gradient():
     weights[0].grad = torch.full((2,), 3.0)
     unscaling(torch)(torch.optim.SGD(weights, lr=0.1))
     assert weights[0].grad.tolist() == [3, 3] and weights[1].grad is None
+
+
+def test_float16_has_the_cost_of_a_scaler(monkeypatch):
+    steps, model = [], torch.nn.Linear(2, 2)
+    monkeypatch.setattr("saturate.step_what_ifs.unscaling", lambda _: lambda *_: steps.append(1))
+    found = {each.name: each for each in step_what_ifs(Observation(torch, model), has_gpu=True, seconds=1)}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for name, expected in ("autocast-bf16", 0), ("autocast-fp16", 1):
+        with found[name].change():
+            optimizer.step()
+        optimizer.step()
+        assert len(steps) == expected
 
 
 def test_what_was_not_tried_is_said():
