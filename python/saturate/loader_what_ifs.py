@@ -97,7 +97,7 @@ def rebuilt(loader: Any, *, order: Callable[[Any], Any] = Endless, **changes: An
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about more workers than cores, which is what is tried
         made = DataLoader(**named)
-    made._saturate = True  # type: ignore[attr-defined]  # diagnose's own
+    made._saturate = True  # diagnose's own
     return made
 
 
@@ -225,7 +225,9 @@ def _replacement(loader: Any) -> List[WhatIf]:
         return []
 
     def opened() -> Any:
-        return Loader(**(arguments or {}))
+        made = Loader(**(arguments or {}))
+        made._saturate = True
+        return made
 
     shown = ", ".join(f"{name}={value!r}" for name, value in (arguments or {}).items() if name != "source")
     source = (arguments or {}).get("source")
@@ -244,6 +246,10 @@ def loader_what_ifs(loader: Any, has_gpu: bool, is_blocking: bool = False) -> Li
             *_batch_size(loader)]
 
 
+def data_of(loader: Any) -> Any:
+    return loader._arguments["source"] if isinstance(loader, Loader) else loader.dataset
+
+
 def is_copied(loader: Any) -> bool:
     """Whether a copy of the loader is measured, so that an iteration in progress is not touched."""
     from torch.utils.data import DataLoader
@@ -254,7 +260,7 @@ def is_copied(loader: Any) -> bool:
 def own_batches(loader: Any) -> Callable[[], Any]:
     """The loop's batches."""
     if isinstance(loader, Loader):
-        return lambda: Loader(**loader._arguments)
+        return loader._for_diagnosis
     return (lambda: rebuilt(loader)) if is_copied(loader) else (lambda: loader)
 
 

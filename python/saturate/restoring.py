@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
 import random
 import signal
@@ -19,6 +20,11 @@ Restore = Callable[[], None]
 
 def _nothing() -> None:
     pass
+
+
+def _call_each(parts: List[Restore]) -> None:
+    for part in parts:
+        part()
 
 
 def _keep_tensor(tensor: Any, torch: Any) -> Restore:
@@ -122,7 +128,7 @@ def _keep(value: Any, seen: Set[int], torch: Any) -> Restore:
         return _keep_list(value, seen, torch)
     if isinstance(value, tuple):
         parts = _keep_each(value, seen, torch)
-        return (lambda: [part() for part in parts] and None) if parts else _nothing
+        return functools.partial(_call_each, parts) if parts else _nothing
     return _nothing
 
 

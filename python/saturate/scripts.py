@@ -14,7 +14,8 @@ from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Se
 from ._core import Error
 from .diagnosing import Diagnosis, conclude
 from .group_turns import check_group
-from .loader_what_ifs import own_batches
+from .loader import Loader
+from .loader_what_ifs import data_of, own_batches
 from .observing import STEPS, Observation
 from .patches import endless_schedules, replaced
 from .session import Session, check_names, first_line, is_failure, is_interrupt
@@ -93,19 +94,11 @@ class ScriptLoop:
         from torch.optim.optimizer import register_optimizer_step_post_hook
         from torch.utils.data import DataLoader
 
-        original = DataLoader.__iter__
-
-        def iterate(loader: Any) -> Any:
-            if threading.get_ident() == self._thread and (loader is self.loader or loader is self._again):
-                self.interrupted()
-                return _Watched(self, loader, iter(()))
-            batches = original(loader)
-            return batches if getattr(loader, "_saturate", False) else _Watched(self, loader, batches)
-
-        with replaced(DataLoader, "__iter__", iterate), replaced(
-                DataLoader, "__init__", self._noting_line(DataLoader.__init__)), replaced(
-                DataLoader, "__len__", self._noting_length(DataLoader.__len__)), register_optimizer_step_post_hook(
-                self._after_step), self._stack:
+        with contextlib.ExitStack() as hooks, register_optimizer_step_post_hook(self._after_step), self._stack:
+            for kind in (DataLoader, Loader):
+                for name, wrapped in (("__iter__", self._watching), ("__init__", self._noting_line),
+                                      ("__len__", self._noting_length)):
+                    hooks.enter_context(replaced(kind, name, wrapped(getattr(kind, name))))
             self._stack.enter_context(self.seen.active())
             try:
                 yield
@@ -115,6 +108,16 @@ class ScriptLoop:
                     close()
                 if self.torch._C._autograd._profiler_enabled():  # the script did not come to its stop(), without which
                     self.torch.autograd._disable_profiler()      # torch crashes when the process exits
+
+    def _watching(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def iterate(loader: Any) -> Any:
+            if threading.get_ident() == self._thread and (loader is self.loader or loader is self._again):
+                self.interrupted()
+                return _Watched(self, loader, iter(()))
+            batches = original(loader)
+            return batches if getattr(loader, "_saturate", False) else _Watched(self, loader, batches)
+
+        return iterate
 
     def _after_step(self, *_: Any) -> None:
         self._made += 1
@@ -187,7 +190,7 @@ class ScriptLoop:
         """Whether another loader with whose batches an optimizer makes steps is the loop's: some scripts make one for
         each epoch."""
         line = getattr(loader, "_saturate_line", 0)
-        if loader.dataset is self.loader.dataset or (line and line == getattr(self.loader, "_saturate_line", 0)):
+        if data_of(loader) is data_of(self.loader) or (line and line == getattr(self.loader, "_saturate_line", 0)):
             self._again = loader
             self.interrupted()
         elif not self._has_told:
@@ -203,7 +206,7 @@ class ScriptLoop:
             raise Finished from None
 
     def missing(self) -> List[str]:
-        found = [] if self._loaders else ["a torch DataLoader that is iterated in the main thread"]
+        found = [] if self._loaders else ["a torch DataLoader or a saturate.Loader that is iterated in the main thread"]
         found += self.seen.missing()
         if not found and self.loader is None:
             found.append(f"a loop over a DataLoader with {STEPS + 1} batches and an optimizer's steps")

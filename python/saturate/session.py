@@ -245,7 +245,7 @@ class Session:
     def _persistence(self) -> NoPace:
         """The beginning of an epoch, with workers that start and with workers that stay."""
         loader, name = self.loader, "persistent-workers"
-        has_workers = is_copied(loader) and getattr(loader, "num_workers", 0) and not loader.persistent_workers
+        has_workers = is_copied(loader) and bool(getattr(loader, "num_workers", 0)) and not loader.persistent_workers
         if not has_workers or self.pace is None or not self.is_wanted(name):
             return
         try:

@@ -1,7 +1,10 @@
 """saturate.diagnose() names planted causes, by a clock that they move, and says what it did not try."""
 
 import io
+import json
 import shutil
+import subprocess
+import sys
 import time
 
 import pytest
@@ -80,9 +83,7 @@ class Folder(torch.utils.data.Dataset):
     def __init__(self, root, clock):
         self.root, self.clock = str(root), clock
         self.samples = [(str(path), 0) for path in sorted(root.rglob("*.png"))]
-        crop = type("RandomResizedCrop", (), {"size": (8, 8), "scale": (0.5, 1), "ratio": (1, 1)})()
-        self.transform = type("Compose", (), {"__module__": "torchvision.transforms.transforms", "transforms": [
-            crop, type("ToTensor", (), {})()]})()
+        self.transform = None
 
     def __len__(self):
         return len(self.samples)
@@ -99,12 +100,21 @@ Folder.__name__ = Folder.__qualname__ = "ImageFolder"
 
 
 @pytest.mark.parametrize("cause", ["decode-cache", "saturate-loader"])
-def test_slow_decoding(tmp_path, cause):
+def test_slow_decoding(tmp_path, monkeypatch, cause):
+    folder = pytest.importorskip("torchvision.datasets.folder")
+    transforms = pytest.importorskip("torchvision.transforms")
     (tmp_path / "photos/a").mkdir(parents=True)
     for number in range(16):
         shutil.copy(PNG, tmp_path / f"photos/a/{number}.png")
-    loop = Loop()
-    loop.loader = torch.utils.data.DataLoader(Folder(tmp_path / "photos", loop.clock), batch_size=8)
+    loop, decode = Loop(), folder.default_loader
+
+    def slow(path):
+        loop.clock.now += 0.05
+        return decode(path)
+
+    monkeypatch.setattr(folder, "default_loader", slow)
+    augment = transforms.Compose([transforms.RandomResizedCrop(8), transforms.ToTensor()])
+    loop.loader = torch.utils.data.DataLoader(folder.ImageFolder(tmp_path / "photos", augment, loader=slow), 8)
     found = loop.diagnose(seconds=60, only=[cause])
     assert names(found.causes) == [cause] and found.causes[0].gain == pytest.approx(5, rel=0.05)
 
@@ -229,3 +239,32 @@ def test_batches_of_a_loader_of_saturate_are_ahead():
     for given, ahead in ({}, 4), ({"prefetch": 9}, 9):
         with saturate.Loader("synth:size=24,count=60", batch=16, size=8, **given) as loader:
             assert ahead_of(loader) == ahead
+
+
+SATURATE = """
+import time, torch, saturate
+loader = saturate.Loader("synth:size=8,count=40", batch=4, size=8, to="torch")
+held_out = saturate.Loader("synth:size=8,count=8", batch=4, size=8, to="torch", train=False)
+model = torch.nn.Linear(192, 10)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for epoch in range(9999):
+    for images, labels in loader:
+        loss = torch.nn.functional.cross_entropy(model(images.flatten(1)), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.002)
+        print(loss.item())
+    for _ in held_out:
+        pass
+"""
+
+
+def test_a_script_with_saturates_loader_is_diagnosed(tmp_path):
+    (tmp_path / "train.py").write_text(SATURATE)
+    answer = tmp_path / "answer.json"
+    done = subprocess.run([sys.executable, "-m", "saturate", "diagnose", "--seconds", "3", "--only",
+                           "set-to-none,print-in-loop", "--json", answer, tmp_path / "train.py"],
+                          capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert 0 < json.loads(answer.read_text())["rate"] < 500
