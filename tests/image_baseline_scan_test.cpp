@@ -122,6 +122,29 @@ TEST(BaselineScan, NoticesPointsThatDoNotAgreeWithTheData) {
   EXPECT_GT(noticed, int(known.point.size()) / 3);
 }
 
+// Rows after the known ones begin at the last point, which no later one confirms.
+TEST(BaselineScan, NoticesAWrongLastPoint) {
+  for (const JpegKind& kind : {kScanKinds[0], kScanKinds[5]}) {
+    const auto file = encode_as(noisy(700, 300, 40), kind, 90);
+    const auto whole = coefficients_by_libjpeg(file);
+    ScanPoints known;
+    ASSERT_TRUE(coefficients_by_scan(file, {.end_row = 9, .points = &known}));
+    ASSERT_EQ(known.known_rows(), 9);
+    for (const size_t from_end : {1, 2})
+      for (const int change : {0, 1, 2, 3}) {
+        ScanPoints points = known;
+        ScanPoint& point = points.point[points.point.size() - from_end];
+        if (change == 1) point.bit += 1;
+        if (change == 2) point.bit += 8;
+        if (change == 3) point.dc[0] += 1;
+        const auto found = coefficients_by_scan(file, {.first_row = 9, .points = &points});
+        EXPECT_EQ(found.has_value(), change == 0) << kind.name << change;
+        if (change == 0)
+          EXPECT_EQ(coefficients_by_scan(file, {.points = &points}), whole) << kind.name;
+      }
+  }
+}
+
 // Also where a crop ends inside a part.
 TEST(BaselineScan, NoticesWrongPointsOfACrop) {
   const auto file = encode_as(noisy(700, 100, 40), kScanKinds[0], 90);

@@ -168,12 +168,22 @@ bool BaselineScan::open_scan() {
   Lane& lane = lane_[0];
   opened_ = true;
   lane.expected = UINT64_MAX;
-  if (known_rows_ > 0)
-    return enter_point(lane, size_t(known_rows_) * size_t(points_->across), SIZE_MAX);
+  if (known_rows_ > 0) return enter_after_known_rows(lane);
   const uint8_t* const end = scan_.data() + scan_.size();
   unstuff(lane, scan_.data(), end);
   std::fill(std::begin(lane.dc), std::end(lane.dc), 0);
   return restart_ != 0 || is_marker(lane.source_end, end, JPEG_EOI);
+}
+
+// Their last point must be where the part before it ends: no later part would show that it is wrong.
+bool BaselineScan::enter_after_known_rows(Lane& lane) {
+  const size_t point = size_t(known_rows_) * size_t(points_->across);
+  lane.mcu = (points_->across - 1) * part_;
+  --row_;  // skip_to() notes no points of a known row
+  const bool arrives = enter_point(lane, point - 1, point) && skip_to(lane, mcus_) &&
+                       !lane.bits.overrun() && arrives_at(lane, point);
+  ++row_;
+  return arrives && enter_point(lane, point, SIZE_MAX);
 }
 
 // Does what is due before the lane's next MCU.

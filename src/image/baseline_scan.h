@@ -90,6 +90,7 @@ class BaselineScan {
   void plan_chunk();
   void unstuff(Lane& lane, const uint8_t* from, const uint8_t* end);
   bool open_scan();
+  bool enter_after_known_rows(Lane& lane);
   bool enter_boundary(Lane& lane);
   bool enter_segment(Lane& lane);
   bool enter_restart(Lane& lane);
