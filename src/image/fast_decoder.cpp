@@ -168,11 +168,18 @@ FastDecoder::Points FastDecoder::find_points(std::span<const std::byte> bytes,
   if (!open(bytes, where) || !jpeg_.has_points()) return Points::kNone;
   const ScanKey key = scan_key(bytes);
   index_->find(key, points_);
-  if (!points_.point.empty() && points_.known_rows() == points_.rows) return Points::kKnown;
-  if (!jpeg_.find_points(where, points_)) {
+  const size_t known = points_.point.size();
+  if (known > 0 && points_.known_rows() == points_.rows) return Points::kKnown;
+  bool found = jpeg_.find_points(where, points_);
+  if (!found && known > 0) {  // they did not agree with the data
     index_->remove(key);
-    return Points::kNone;
+    points_.point.clear();
+    jpeg_.open(bytes, where);
+    found = jpeg_.find_points(where, points_);
+  } else if (found && points_.point.size() == known) {
+    return Points::kKnown;  // the last row has none
   }
+  if (!found) return Points::kNone;
   index_->keep(key, points_);
   return Points::kFound;
 }
