@@ -131,7 +131,8 @@ void IndexFile::remove(const ScanKey& key) const {
 }
 
 IndexTotals write_index(Env& env, const std::string& path, const ScanIndex& index,
-                        const IndexFile* old, const std::function<bool(const ScanKey&)>& keep) {
+                        const IndexFile* old,
+                        const std::function<bool(const IndexRecord&)>& keep) {
   AtomicFile file(env, path, AtomicFile::Existing::kReplace);
   IndexHeader header{{}, kVersion, 0};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
@@ -144,9 +145,8 @@ IndexTotals write_index(Env& env, const std::string& path, const ScanIndex& inde
   const auto by_key = [](const IndexRecord& a, const IndexRecord& b) { return a.key < b.key; };
   index.visit([&](const ScanKey& key, std::span<const uint8_t> coded) {
     const size_t i = old ? old->position(key) : 0;
-    const bool has_more =
-        old && i < old->size() && !old->is_removed(i) && old->record(i).size > coded.size();
-    if (!has_more) add(key, coded);
+    const bool has_more = old && i < old->size() && old->record(i).size > coded.size();
+    if (!has_more || !keep(old->record(i))) add(key, coded);
   });
   std::sort(records.begin(), records.end(), by_key);
   const size_t from_memory = records.size();
@@ -154,8 +154,8 @@ IndexTotals write_index(Env& env, const std::string& path, const ScanIndex& inde
   for (size_t i = 0; old && i < old->size(); ++i) {
     const IndexRecord& record = old->record(i);
     const auto end = records.begin() + ptrdiff_t(from_memory);
-    if (old->is_removed(i) || std::binary_search(records.begin(), end, record, by_key) ||
-        !keep(record.key) || !old->read(i, coded))
+    if (std::binary_search(records.begin(), end, record, by_key) || !keep(record) ||
+        !old->read(i, coded))
       continue;
     add(record.key, coded);
   }

@@ -71,9 +71,10 @@ struct IndexTotals {
   uint64_t bytes = 0;  // of the index
 };
 
-// Replaces the index at `path` by the points in memory and those of `old` (may be null) that are
-// not removed and that `keep` accepts. Of two for one file the longer, which are more, are kept.
+// Replaces the index at `path` by the points in memory and those of `old` (may be null) that `keep`
+// accepts. Of two for one file the longer, which are more, are kept. `keep` must not use `index`.
 IndexTotals write_index(Env& env, const std::string& path, const ScanIndex& index,
-                        const IndexFile* old, const std::function<bool(const ScanKey&)>& keep);
+                        const IndexFile* old,
+                        const std::function<bool(const IndexRecord&)>& keep);
 
 }  // namespace saturate

@@ -140,11 +140,14 @@ IndexTotals SourceIndex::save(bool prune, bool patient) {
   const bool full = (present ? present->bytes() : 0) + points_.bytes() > kMostIndexBytes;
   const bool drops_unused = full || prune;
   const IndexFile* const file = files_.empty() ? nullptr : files_.back().get();
-  const auto totals = write_index(env_, path_, points_, present.get(), [&](const ScanKey& key) {
-    const size_t i = file ? file->position(key) : 0;
+  const auto keeps = [&](const IndexRecord& record) {
+    const size_t i = file ? file->position(record.key) : 0;
     if (!file || i == file->size()) return !prune;
-    return !file->is_removed(i) && (!drops_unused || file->is_used(i));
-  });
+    // Another process may have replaced it.
+    const bool is_wrong = file->is_removed(i) && file->record(i).crc == record.crc;
+    return !is_wrong && (!drops_unused || file->is_used(i));
+  };
+  const auto totals = write_index(env_, path_, points_, present.get(), keeps);
   failed_ = false;
   saved_ = added;
   in_file_ = totals.bytes;
