@@ -6,96 +6,28 @@
 #include <optional>
 
 #include "data/export.h"
-#include "data/index_file.h"
-#include "data/source_index.h"
-#include "image/fast_decoder.h"
-#include "saturate/data/input.h"
-#include "tests/data_testing.h"
 #include "tests/fault_env.h"
 #include "tests/fuzz/fuzz_index.h"
-#include "tests/jpeg_encoding.h"
+#include "tests/index_testing.h"
 
 namespace saturate {
 namespace {
 
+using testing::add_to;
 using testing::encode_as;
+using testing::epochs_of;
+using testing::index_into;
+using testing::index_options;
+using testing::indexed_files;
+using testing::indexed_photo;
+using testing::kPhotos;
+using testing::open_index;
 using testing::read_text;
 using testing::TempDir;
 using testing::test_picture;
 using testing::to_text;
 using testing::write_file;
-
-constexpr int kPhotos = 8;
-constexpr size_t kIndexedSide = 40;
-
-std::string indexed_photo(int i) {
-  return to_text(encode_as(test_picture(260 + 30 * i, 400 - 20 * (i % 8)),
-                           {.name = "", .across = 1 + i % 2, .down = 1 + i / 2 % 2}));
-}
-
-// Two classes, and one JPEG each that is small, progressive or restarted, and a truncated one.
-void write_photos(const std::string& folder) {
-  for (int i = 0; i < kPhotos; ++i)
-    write_file(folder + (i % 2 ? "/b/" : "/a/") + std::to_string(i) + ".jpg", indexed_photo(i));
-}
-
-DataOptions index_options(const std::string& index) {
-  DataOptions options;
-  options.decode = DecodeMode::kFast;
-  options.threads = 2;
-  if (index == "off")
-    options.index.mode = IndexMode::kOff;
-  else if (index != "auto")
-    options.index = {IndexMode::kFile, index};
-  return options;
-}
-
-std::vector<uint64_t> epochs_of(const Dataset& data, uint32_t epochs) {
-  LoaderOptions options;
-  options.batch = 3;
-  options.threads = 2;
-  options.type = PixelType::kUint8;
-  options.decode = DecodeMode::kFast;
-  AugmentOptions augment;
-  augment.size = int(kIndexedSide);
-  augment.crop = CropKind::kRandomResized;
-  Loader loader(data, options, augment);
-  std::vector<uint64_t> hashes;
-  for (uint32_t epoch = 0; epoch < epochs; ++epoch) {
-    loader.start_epoch(epoch);
-    for (Batch batch; loader.next(batch);)
-      hashes.push_back(testing::hash_bytes(
-          {batch.pixels.get(), batch.count() * kIndexedSide * kIndexedSide * 3}));
-  }
-  return hashes;
-}
-
-std::vector<uint64_t> epochs_of(const std::string& source, const std::string& index,
-                                uint32_t epochs) {
-  return epochs_of(*open_input(Env::posix(), source, index_options(index)), epochs);
-}
-
-std::unique_ptr<IndexFile> open_index(const std::string& path, IndexState& state) {
-  std::string problem;
-  return IndexFile::open(Env::posix(), path, state, problem);
-}
-
-size_t indexed_files(const std::string& path) {
-  IndexState state;
-  const auto file = open_index(path, state);
-  return file ? file->size() : 0;
-}
-
-IndexReport add_to(SourceIndex& index, const std::string& source) {
-  return index_dataset(*open_dataset(Env::posix(), source), index, 2, ProgressCallback());
-}
-
-IndexReport index_into(const std::string& path, const std::string& source) {
-  SourceIndex index(Env::posix(), path, SourceIndex::Kind::kGiven);
-  const auto report = add_to(index, source);
-  index.save(false);
-  return report;
-}
+using testing::write_photos;
 
 TEST(Index, IsWrittenAtTheEndAndUsedByTheNextRun) {
   const TempDir dir;
@@ -199,16 +131,16 @@ TEST(Index, HandsMemoryOverToAFile) {
   const std::string path = dir / "x.points";
   index_into(path, dir / "set");
   IndexState state;
-  const auto file = open_index(path, state);
+  const std::shared_ptr<const IndexFile> file = open_index(path, state);
   ASSERT_TRUE(file);
   const auto bytes = read_file(Env::posix(), dir / "set/a/0.jpg");
   ScanPoints points, again;
   ScanIndex other;
-  ScanIndex(ScanIndex::kDefaultLimit, file.get()).find(scan_key(bytes), points);
+  ScanIndex(ScanIndex::kDefaultLimit, file).find(scan_key(bytes), points);
   ASSERT_FALSE(points.point.empty());
   other.keep(scan_key(bytes), points);
   EXPECT_GT(other.bytes(), 0u);
-  other.hand_over(file.get());
+  other.hand_over(file);
   EXPECT_EQ(other.bytes(), 0u);
   other.find(scan_key(bytes), again);
   EXPECT_EQ(again.point, points.point);

@@ -39,18 +39,26 @@ void BatchRing::fail_waiting(const std::string& what) const {
        "Look for storage that hangs under data.source");
 }
 
+void BatchRing::finish(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures) {
+  const MutexLock lock(mutex_);
+  report(claimed, failures);
+}
+
+void BatchRing::report(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures) {
+  if (!claimed) return;
+  BatchSlot& slot = *claimed->slot;
+  std::move(failures.begin(), failures.end(), std::back_inserter(slot.failures));
+  failures.clear();
+  set_busy(busy_ - 1);
+  slot.left -= claimed->count;
+  // The only consumer waits for a whole batch or, when stopping, for all threads to finish.
+  if (slot.left == 0 || (stopping() && busy_ == 0)) progress_.notify_all();
+  claimed.reset();
+}
+
 bool BatchRing::claim(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures) {
   MutexLock lock(mutex_);
-  if (claimed) {
-    BatchSlot& slot = *claimed->slot;
-    std::move(failures.begin(), failures.end(), std::back_inserter(slot.failures));
-    failures.clear();
-    set_busy(busy_ - 1);
-    slot.left -= claimed->count;
-    // The only consumer waits for a whole batch or, when stopping, for all threads to finish.
-    if (slot.left == 0 || (stopping() && busy_ == 0)) progress_.notify_all();
-    claimed.reset();
-  }
+  report(claimed, failures);
   while (!ending_ && unclaimed() == 0) work_.wait(lock);
   if (ending_) return false;
   const size_t first = next_sample_ % batch_;

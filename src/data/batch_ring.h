@@ -67,6 +67,8 @@ class BatchRing {
   // and claims the next samples, waiting for them without limit. False when the ring has been shut
   // down.
   bool claim(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures);
+  // Worker: only the former, before it does other work.
+  void finish(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures);
   // The claimed samples are no longer wanted: a worker may report them unfilled.
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }
   // A worker with claimed samples begins, or ends, to wait for a store.
@@ -92,6 +94,7 @@ class BatchRing {
 
  private:
   void open_slots();
+  void report(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures) NEEDS_LOCK(mutex_);
   void set_busy(size_t busy) NEEDS_LOCK(mutex_);
   // Samples that wait for a worker; batches that wait for the consumer; whether they may run out.
   size_t unclaimed() const NEEDS_LOCK(mutex_);

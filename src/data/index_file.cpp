@@ -61,7 +61,8 @@ std::string IndexFile::load(std::unique_ptr<ReadableFile> file) {
   records_.resize(size_t(trailer.files));
   const auto bytes = std::as_writable_bytes(std::span(records_));
   file_->read_at(trailer.directory, bytes);
-  if (checksum_of(bytes) != trailer.crc) return "its directory is damaged";
+  crc_ = trailer.crc;
+  if (checksum_of(bytes) != crc_) return "its directory is damaged";
   for (size_t i = 0; i < records_.size(); ++i) {
     const IndexRecord& record = records_[i];
     const bool in_order = i == 0 || records_[i - 1].key < record.key;
@@ -99,6 +100,18 @@ std::unique_ptr<IndexFile> IndexFile::open(Env& env, const std::string& path, In
   return nullptr;
 }
 
+bool IndexFile::is_current(Env& env, const std::string& path) const {
+  try {
+    const auto file = env.open_readable(path);
+    if (file->size() != bytes_) return false;
+    IndexTrailer trailer;
+    read_struct(*file, bytes_ - sizeof trailer, trailer);
+    return trailer.crc == crc_;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
 size_t IndexFile::position(const ScanKey& key) const {
   const auto at = std::lower_bound(
       records_.begin(), records_.end(), key,
@@ -123,6 +136,11 @@ bool IndexFile::find(const ScanKey& key, std::vector<uint8_t>& coded) const {
   const bool sound = read(i, coded);
   use_[i] = sound ? kUsed : kRemoved;
   return sound;
+}
+
+bool IndexFile::has(const ScanKey& key, size_t bytes) const {
+  const size_t i = position(key);
+  return i < size() && !is_removed(i) && records_[i].size >= bytes;
 }
 
 void IndexFile::remove(const ScanKey& key) const {

@@ -41,11 +41,14 @@ class IndexFile : public ScanStore {
                                          std::string& problem);
 
   bool find(const ScanKey& key, std::vector<uint8_t>& coded) const override;
+  bool has(const ScanKey& key, size_t bytes) const override;
   void remove(const ScanKey& key) const override;
 
   size_t size() const { return records_.size(); }
   const IndexRecord& record(size_t i) const { return records_[i]; }
   uint64_t bytes() const { return bytes_; }  // of the file
+  // False if another file, that can be read, has its path now.
+  bool is_current(Env& env, const std::string& path) const;
   // The position of a file's record; size() if there is none.
   size_t position(const ScanKey& key) const;
   // Whether find() has returned its points, and whether remove() was called.
@@ -62,6 +65,7 @@ class IndexFile : public ScanStore {
 
   std::unique_ptr<ReadableFile> file_;
   uint64_t bytes_ = 0;
+  uint32_t crc_ = 0;  // of the directory
   std::vector<IndexRecord> records_;
   mutable std::vector<std::atomic<uint8_t>> use_;
 };

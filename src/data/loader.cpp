@@ -111,12 +111,16 @@ struct Loader::State {
     const auto is_unwanted = [&] { return ring.stopping() || position > failed_at; };
     const CancelScope scope(is_unwanted);
     const NetworkWaitScope network([this](bool waits) { ring.set_blocked(waits); });
-    while (ring.claim(claimed, failures))
+    while (ring.claim(claimed, failures)) {
       for (size_t i = 0; i < claimed->count; ++i) {
         const size_t place = claimed->first + i;
         position = position_of(*claimed, place);
         if (!is_unwanted()) fill(reader, *claimed, place, failures);
       }
+      if (!source_index || !source_index->is_due()) continue;
+      ring.finish(claimed, failures);  // no batch waits for it
+      source_index->tend();
+    }
   }
 
   size_t position_of(const Claim& claim, size_t place) const {

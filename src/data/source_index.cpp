@@ -27,6 +27,7 @@ constexpr uint64_t kLeastIndexBytes = 256 << 10;  // of an automatic file: some 
 constexpr uint64_t kMostIndexBytes = uint64_t{8} << 30;  // then points not used are removed
 constexpr int kSavesAnEpoch = 8;    // at least this part of the file must be new
 constexpr int kPatientTries = 100;  // of 0.1 s
+constexpr int64_t kTendEvery_ns = 5'000'000'000;
 
 std::string absolute_path(const std::string& path) {
   std::error_code ignored;
@@ -81,22 +82,42 @@ SourceIndex::SourceIndex(Env& env, std::string path, Kind kind, size_t memory)
     print_warning("the index " + path_ + " is not used: " + problem + ". It will be replaced");
   if (!file) return;
   in_file_ = file->bytes();
-  points_.hand_over(file.get());
-  files_.push_back(std::move(file));
+  file_ = std::move(file);
+  points_.hand_over(file_);
 }
 
 SourceIndex::~SourceIndex() {
-  if (has_new() && is_worthwhile()) save_or_warn(true);
+  if (is_worthwhile()) save_or_warn(true);
 }
 
 bool SourceIndex::is_worthwhile() const {
-  return !path_.empty() && !failed_ &&
-         (kind_ == Kind::kGiven || in_file_ + points_.added() - saved_ >= kLeastIndexBytes);
+  const uint64_t fresh = points_.bytes();
+  return fresh > 0 && !path_.empty() && !failed_ &&
+         (kind_ == Kind::kGiven || in_file_ + fresh >= kLeastIndexBytes);
 }
 
 void SourceIndex::end_epoch() noexcept {
-  const uint64_t fresh = points_.added() - saved_;
-  if (has_new() && is_worthwhile() && fresh * kSavesAnEpoch >= in_file_) save_or_warn(false);
+  if (is_worthwhile() && points_.bytes() * kSavesAnEpoch >= in_file_) save_or_warn(false);
+  refresh();
+}
+
+void SourceIndex::tend() noexcept {
+  const int64_t now = env_.now_ns();
+  int64_t due = tend_at_;
+  if (now < due || !tend_at_.compare_exchange_strong(due, INT64_MAX)) return;
+  if (is_worthwhile() && (is_late_ || is_memory_short())) save_or_warn(false);
+  refresh();
+  tend_at_ = env_.now_ns() + kTendEvery_ns;
+}
+
+// Uses what other processes have saved.
+void SourceIndex::refresh() noexcept {
+  if (path_.empty() || kind_ == Kind::kOff || !saving_.try_lock()) return;
+  const MutexLock one(saving_, std::adopt_lock);
+  try {
+    if (file_ ? !file_->is_current(env_, path_) : env_.exists(path_)) use_file();
+  } catch (const std::exception&) {  // no memory for it
+  }
 }
 
 void SourceIndex::save_or_warn(bool patient) noexcept {
@@ -105,6 +126,7 @@ void SourceIndex::save_or_warn(bool patient) noexcept {
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kUsage) {  // another process saves
       failed_ = false;
+      is_late_ = true;
       return;
     }
     print_warning("the index " + path_ + " cannot be written: " + error.reason() +
@@ -130,7 +152,6 @@ IndexTotals SourceIndex::save(bool prune, bool patient) {
   failed_ = true;  // until it has succeeded
   env_.make_directories(parent_folder(path_));
   const auto held = lock(patient);
-  const uint64_t added = points_.added();
   // Other processes may have added to it.
   IndexState state;
   std::string problem;
@@ -139,37 +160,40 @@ IndexTotals SourceIndex::save(bool prune, bool patient) {
     fail(ErrorKind::kRun, problem, path_, "Name a new file in data.index");
   const bool full = (present ? present->bytes() : 0) + points_.bytes() > kMostIndexBytes;
   const bool drops_unused = full || prune;
-  const IndexFile* const file = files_.empty() ? nullptr : files_.back().get();
-  const auto keeps = [&](const IndexRecord& record) {
+  const auto keeps = [&, file = file_](const IndexRecord& record) {
     const size_t i = file ? file->position(record.key) : 0;
-    if (!file || i == file->size()) return !prune;
+    if (!file || i == file->size()) return true;
     // Another process may have replaced it.
     const bool is_wrong = file->is_removed(i) && file->record(i).crc == record.crc;
     return !is_wrong && (!drops_unused || file->is_used(i));
   };
   const auto totals = write_index(env_, path_, points_, present.get(), keeps);
-  failed_ = false;
-  saved_ = added;
+  failed_ = is_late_ = false;
   in_file_ = totals.bytes;
-  if (is_memory_short()) hand_over();
+  use_file();
   return totals;
 }
 
-// Frees memory for the points of other files.
-void SourceIndex::hand_over() {
+// Opens the file anew, and frees the memory of the points that it has.
+void SourceIndex::use_file() {
   IndexState state;
   std::string problem;
-  auto file = IndexFile::open(env_, path_, state, problem);
+  const std::shared_ptr<const IndexFile> file = IndexFile::open(env_, path_, state, problem);
   if (!file) return;
-  // Points that this has found or used still count as such.
-  const IndexFile* const old = files_.empty() ? nullptr : files_.back().get();
-  for (size_t i = 0; i < file->size(); ++i) {
-    const ScanKey& key = file->record(i).key;
-    const size_t at = old ? old->position(key) : 0;
-    if (points_.has(key) || (old && at < old->size() && old->is_used(at))) file->mark_used(i);
+  const size_t before = file_ ? file_->size() : 0;
+  for (size_t i = 0, at = 0; i < file->size(); ++i) {
+    const IndexRecord& record = file->record(i);
+    while (at < before && file_->record(at).key < record.key) ++at;
+    const bool is_old = at < before && file_->record(at).key == record.key;
+    // What this or another process has found meanwhile counts as used.
+    if (is_old && file_->is_removed(at) && file_->record(at).crc == record.crc)
+      file->remove(record.key);
+    else if (!is_old || file_->is_used(at) || points_.has(record.key))
+      file->mark_used(i);
   }
-  points_.hand_over(file.get());
-  files_.push_back(std::move(file));
+  points_.hand_over(file);
+  in_file_ = file->bytes();
+  file_ = file;
 }
 
 std::shared_ptr<SourceIndex> open_source_index(Env& env, const std::string& uri,
@@ -198,19 +222,14 @@ class BorrowedPoints : public ScanStore {
   bool find(const ScanKey& key, std::vector<uint8_t>& coded) const override {
     return points_.find_coded(key, coded);
   }
+  bool has(const ScanKey& key, size_t bytes) const override {
+    std::vector<uint8_t> coded;
+    return find(key, coded) && coded.size() >= bytes;
+  }
   void remove(const ScanKey& key) const override { points_.remove(key); }
 
  private:
   ScanIndex& points_;
-};
-
-struct BorrowedIndex {
-  BorrowedIndex(Env& env, ScanIndex& points)
-      : store(points), index(env, "", SourceIndex::Kind::kInCache, /*memory=*/0) {
-    index.points()->hand_over(&store);
-  }
-  const BorrowedPoints store;
-  SourceIndex index;
 };
 
 class IndexedDataset : public WrappedSource<Dataset> {
@@ -231,8 +250,9 @@ struct Indexer {
 }  // namespace
 
 std::shared_ptr<SourceIndex> borrowed_index(Env& env, SourceIndex& other) {
-  const auto made = std::make_shared<BorrowedIndex>(env, *other.points());
-  return {made, &made->index};
+  auto made = std::make_shared<SourceIndex>(env, "", SourceIndex::Kind::kInCache, /*memory=*/0);
+  made->points()->hand_over(std::make_shared<BorrowedPoints>(*other.points()));
+  return made;
 }
 
 std::unique_ptr<Dataset> with_index(std::unique_ptr<Dataset> source,

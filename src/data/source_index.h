@@ -27,7 +27,7 @@ class SourceIndex {
     kGiven     // fails with kUsage if the path is that of another file
   };
   // `path`: of its file; empty: only in memory. A damaged file is reported, not used, and replaced.
-  // `memory`: bytes of points; from half of them on save() hands them over to the file.
+  // `memory`: bytes of points that are not in the file.
   SourceIndex(Env& env, std::string path, Kind kind, size_t memory = ScanIndex::kDefaultLimit);
   // Saves.
   ~SourceIndex();
@@ -36,8 +36,13 @@ class SourceIndex {
 
   // Null if the index is off.
   ScanIndex* points() { return kind_ == Kind::kOff ? nullptr : &points_; }
-  // Called after an epoch: saves if there is much that is new and no other process is saving.
+  // Called before and after an epoch: saves if there is much that is new and no other process is
+  // saving, and uses what others have saved.
   void end_epoch() noexcept;
+  // Called now and then during an epoch by the loader's threads: does, in one of them, what
+  // end_epoch() could not do for another process; also saves if memory is short.
+  void tend() noexcept;
+  bool is_due() const { return env_.now_ns() >= tend_at_; }
   bool is_memory_short() const { return points_.bytes() > memory_ / 2; }
   // Adds what is new to the file; with `prune`, removes the points that this process has neither
   // found nor used. Other processes add in turn: `patient` waits for them, up to 10 s. Fails with
@@ -45,23 +50,23 @@ class SourceIndex {
   IndexTotals save(bool prune, bool patient = true);
 
  private:
-  bool has_new() const { return points_.added() > saved_; }
   bool is_worthwhile() const;
   void save_or_warn(bool patient) noexcept;
   std::unique_ptr<FileLock> lock(bool patient);
-  void hand_over();
+  void refresh() noexcept;
+  void use_file() NEEDS_LOCK(saving_);
 
   Env& env_;
   const std::string path_;
   const Kind kind_;
   const size_t memory_;
-  // As it was when this was made, and whenever memory was handed over to it.
-  std::vector<std::unique_ptr<IndexFile>> files_;
   ScanIndex points_;
   Mutex saving_;
-  std::atomic<uint64_t> saved_{0};    // of points_.added()
-  std::atomic<uint64_t> in_file_{0};  // bytes
-  std::atomic<bool> failed_{false};   // the last save(): there is no other
+  std::shared_ptr<const IndexFile> file_ GUARDED_BY(saving_);  // as points_ uses it; null: none
+  std::atomic<uint64_t> in_file_{0};                           // bytes
+  std::atomic<bool> failed_{false};    // the last save(): there is no other
+  std::atomic<bool> is_late_{false};   // another process had the file
+  std::atomic<int64_t> tend_at_{0};    // of the clock
 };
 
 // The index for the sources of a recipe, shared by all that have the same file at the same time.

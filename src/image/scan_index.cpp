@@ -108,7 +108,7 @@ void ScanIndex::find(const ScanKey& key, ScanPoints& points) const {
     const auto found = part.kept.find(key);
     if (found != part.kept.end()) return void(decode(found->second.coded, key.bytes, points));
   }
-  const ScanStore* const store = store_;
+  const auto store = this->store();
   std::vector<uint8_t> coded;
   if (!store || !store->find(key, coded) || decode(coded, key.bytes, points)) return;
   points.point.clear();
@@ -125,7 +125,7 @@ bool ScanIndex::find_coded(const ScanKey& key, std::vector<uint8_t>& coded) cons
       return true;
     }
   }
-  const ScanStore* const store = store_;
+  const auto store = this->store();
   return store && store->find(key, coded);
 }
 
@@ -135,12 +135,24 @@ bool ScanIndex::has(const ScanKey& key) const {
   return part.kept.contains(key);
 }
 
-void ScanIndex::hand_over(const ScanStore* store) {
-  store_ = store;
+std::shared_ptr<const ScanStore> ScanIndex::store() const {
+  const MutexLock lock(store_mutex_);
+  return store_;
+}
+
+void ScanIndex::hand_over(const std::shared_ptr<const ScanStore>& store) {
+  {
+    const MutexLock lock(store_mutex_);
+    store_ = store;
+  }
   for (Part& part : part_) {
     const MutexLock lock(part.mutex);
-    for (const auto& [key, kept] : part.kept) bytes_ -= kept.coded.size() + kEntryBytes;
-    part.kept.clear();
+    std::erase_if(part.kept, [&](const auto& entry) {
+      const size_t bytes = entry.second.coded.size();
+      if (!store->has(entry.first, bytes)) return false;
+      bytes_ -= bytes + kEntryBytes;
+      return true;
+    });
   }
 }
 
@@ -173,7 +185,7 @@ void ScanIndex::keep_points(const ScanKey& key, const ScanPoints& points) {
 }
 
 void ScanIndex::remove(const ScanKey& key) {
-  if (const ScanStore* const store = store_) store->remove(key);
+  if (const auto store = this->store()) store->remove(key);
   Part& part = part_of(key);
   const MutexLock lock(part.mutex);
   const auto found = part.kept.find(key);

@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -50,6 +52,8 @@ class ScanStore {
   virtual ~ScanStore() = default;
   // Sets `coded` to a file's points; false if there are none.
   virtual bool find(const ScanKey& key, std::vector<uint8_t>& coded) const = 0;
+  // Whether there are some that take at least so many bytes.
+  virtual bool has(const ScanKey& key, size_t bytes) const = 0;
   // From now on there are none.
   virtual void remove(const ScanKey& key) const = 0;
 };
@@ -59,9 +63,9 @@ class ScanIndex {
  public:
   static constexpr size_t kDefaultLimit = size_t{1} << 30;
   // Points beyond `limit` bytes of memory are not kept. Files without points in memory have those
-  // of `store`, if there is one; it must outlive this.
-  explicit ScanIndex(size_t limit = kDefaultLimit, const ScanStore* store = nullptr)
-      : limit_(limit), store_(store) {}
+  // of `store`, if there is one.
+  explicit ScanIndex(size_t limit = kDefaultLimit, std::shared_ptr<const ScanStore> store = nullptr)
+      : limit_(limit), store_(std::move(store)) {}
 
   // Sets `points` to those of a file; to none if it has none. They are within the file, but only
   // decoding shows whether they belong to it.
@@ -77,8 +81,8 @@ class ScanIndex {
   size_t bytes() const { return bytes_; }
   // Bytes that keep() has coded since the beginning.
   uint64_t added() const { return added_; }
-  // Removes all points from memory: `store`, which must outlive this, has them now.
-  void hand_over(const ScanStore* store);
+  // Replaces the store. Points that it has are removed from memory.
+  void hand_over(const std::shared_ptr<const ScanStore>& store);
   // All points in memory, coded as ScanStore returns them.
   void visit(const std::function<void(const ScanKey&, std::span<const uint8_t>)>& see) const;
 
@@ -95,12 +99,14 @@ class ScanIndex {
     std::unordered_map<ScanKey, Kept, Hash> kept GUARDED_BY(mutex);
   };
   void keep_points(const ScanKey& key, const ScanPoints& points);
+  std::shared_ptr<const ScanStore> store() const;
   static constexpr size_t kParts = 16;  // with a lock each
   Part& part_of(const ScanKey& key) { return part_[key.checksums % kParts]; }
   const Part& part_of(const ScanKey& key) const { return part_[key.checksums % kParts]; }
 
   const size_t limit_;
-  std::atomic<const ScanStore*> store_;
+  mutable Mutex store_mutex_;
+  std::shared_ptr<const ScanStore> store_ GUARDED_BY(store_mutex_);
   std::atomic<size_t> bytes_{0};
   std::atomic<uint64_t> added_{0};
   Part part_[kParts];

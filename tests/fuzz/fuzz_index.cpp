@@ -125,10 +125,10 @@ size_t use(const std::string& text, size_t choice, bool forged) {
   env.files[kIndexPath] = text;
   IndexState state;
   std::string problem;
-  const auto file = IndexFile::open(env, kIndexPath, state, problem);
+  const std::shared_ptr<const IndexFile> file = IndexFile::open(env, kIndexPath, state, problem);
   if (!file != !problem.empty()) throw std::logic_error("unexplained");
   if (!file) return 0;
-  ScanIndex index(ScanIndex::kDefaultLimit, file.get());
+  ScanIndex index(ScanIndex::kDefaultLimit, file);
   FastDecoder decoder(Decoder::kDefaultMaxPixels, fast_kernels(), &index);
   size_t used = 0;
   std::vector<uint8_t> coded;

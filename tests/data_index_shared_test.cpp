@@ -1,0 +1,91 @@
+// data.index: processes that share a file, and saves during an epoch.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tests/index_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::add_to;
+using testing::indexed_files;
+using testing::kPhotos;
+using testing::TempDir;
+using testing::write_photos;
+
+class SharedIndex : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    write_photos(dir / "one");
+    for (int i = 0; i < 4; ++i)
+      testing::write_file(dir / "two/c/" + std::to_string(i) + ".jpg",
+                          testing::indexed_photo(20 + i));
+  }
+  std::unique_ptr<SourceIndex> open(size_t memory = ScanIndex::kDefaultLimit) const {
+    return std::make_unique<SourceIndex>(Env::posix(), path, SourceIndex::Kind::kGiven, memory);
+  }
+
+  const TempDir dir;
+  const std::string path = dir / "x.points";
+};
+
+TEST_F(SharedIndex, AProcessUsesWhatOthersHaveSaved) {
+  const auto first = open(), second = open(), third = open();
+  add_to(*first, dir / "one");
+  first->end_epoch();
+  EXPECT_EQ(indexed_files(path), size_t(kPhotos));
+  add_to(*second, dir / "two");
+  second->save(false);
+  EXPECT_EQ(add_to(*second, dir / "one").known, size_t(kPhotos)) << "after its own save";
+  first->end_epoch();
+  EXPECT_EQ(add_to(*first, dir / "two").known, 4u) << "from the next epoch on";
+  third->tend();
+  EXPECT_EQ(add_to(*third, dir / "two").known, 4u) << "during an epoch";
+}
+
+TEST_F(SharedIndex, WhatOthersHaveSavedIsNotInMemory) {
+  const auto first = open(), second = open();
+  add_to(*first, dir / "one");
+  add_to(*second, dir / "one");
+  add_to(*second, dir / "two");
+  const size_t both = second->points()->bytes();
+  first->save(false);
+  EXPECT_EQ(first->points()->bytes(), 0u);
+  second->tend();
+  EXPECT_GT(second->points()->bytes(), 0u) << "only it has those of the other folder";
+  EXPECT_LT(second->points()->bytes(), both);
+  EXPECT_EQ(add_to(*second, dir / "two").known, 4u);
+}
+
+TEST_F(SharedIndex, AnEpochThatEndsWhileAnotherProcessSavesIsSavedLater) {
+  const auto index = open();
+  add_to(*index, dir / "one");
+  {
+    const auto other = Env::posix().lock(path + ".lock");
+    index->end_epoch();
+    EXPECT_EQ(indexed_files(path), 0u);
+  }
+  index->tend();
+  EXPECT_EQ(indexed_files(path), size_t(kPhotos));
+}
+
+TEST_F(SharedIndex, MemoryIsHandedOverDuringAnEpoch) {
+  const std::shared_ptr<SourceIndex> index = open(/*memory=*/1);
+  const auto data = with_index(open_dataset(Env::posix(), "folder:" + (dir / "one")), index);
+  LoaderOptions options;
+  options.batch = kPhotos;
+  options.threads = 1;
+  options.decode = DecodeMode::kFast;
+  AugmentOptions augment;
+  augment.size = 40;
+  Loader loader(*data, options, augment);
+  loader.start_epoch(0);
+  for (int i = 0; i < 2000 && indexed_files(path) == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(indexed_files(path), 1u) << "the memory is for one file";
+}
+
+}  // namespace
+}  // namespace saturate
