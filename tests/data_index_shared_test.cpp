@@ -4,6 +4,7 @@
 #include <chrono>
 #include <thread>
 
+#include "tests/fault_env.h"
 #include "tests/index_testing.h"
 
 namespace saturate {
@@ -85,6 +86,38 @@ TEST_F(SharedIndex, MemoryIsHandedOverDuringAnEpoch) {
   for (int i = 0; i < 2000 && indexed_files(path) == 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(indexed_files(path), 1u) << "the memory is for one file";
+}
+
+TEST_F(SharedIndex, AProcessThatEndsWaitsAMinuteForAnotherThatSaves) {
+  FaultEnv env(Env::posix());
+  env.use_fake_clock();
+  const auto other = Env::posix().lock(path + ".lock");
+  auto index = std::make_unique<SourceIndex>(env, path, SourceIndex::Kind::kGiven);
+  add_to(*index, dir / "one");
+  ::testing::internal::CaptureStderr();
+  index.reset();
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("in use by process"), std::string::npos) << said;
+  EXPECT_GE(env.now_ns(), 60'000'000'000);
+}
+
+TEST_F(SharedIndex, IsWrittenWhereFilesCannotBeLocked) {
+  FaultEnv env(Env::posix());
+  env.inject({.match = {FileOp::kCreate, path + ".lock"}, .error = ENOSYS});
+  SourceIndex index(env, path, SourceIndex::Kind::kGiven);
+  add_to(index, dir / "one");
+  EXPECT_EQ(index.save(false).files, size_t(kPhotos));
+}
+
+TEST_F(SharedIndex, IndexingReadsNothingIfItCannotSave) {
+  FaultEnv env(Env::posix());
+  env.inject({.match = {FileOp::kCreate, path}});
+  SourceIndex index(env, path, SourceIndex::Kind::kGiven);
+  const auto data = open_dataset(env, "folder:" + (dir / "one"));
+  const Error error =
+      testing::error_of([&] { index_dataset(*data, index, 2, ProgressCallback()); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRun);
+  EXPECT_EQ(index.points()->added(), 0u);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "base/user_cache.h"
+#include "data/atomic_file.h"
 #include "data/in_order.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
@@ -26,7 +27,7 @@ namespace {
 constexpr uint64_t kLeastIndexBytes = 256 << 10;  // of an automatic file: some 100 photographs
 constexpr uint64_t kMostIndexBytes = uint64_t{8} << 30;  // then points not used are removed
 constexpr int kSavesAnEpoch = 8;    // at least this part of the file must be new
-constexpr int kPatientTries = 100;  // of 0.1 s
+constexpr int kPatientTries = 600;  // of 0.1 s
 constexpr int64_t kTendEvery_ns = 5'000'000'000;
 
 std::string absolute_path(const std::string& path) {
@@ -124,27 +125,34 @@ void SourceIndex::save_or_warn(bool patient) noexcept {
   try {
     save(false, patient);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kUsage) {  // another process saves
+    const bool is_busy = error.kind() == ErrorKind::kUsage;  // another process saves
+    if (is_busy) {
       failed_ = false;
       is_late_ = true;
-      return;
+      if (!patient) return;
     }
     print_warning("the index " + path_ + " cannot be written: " + error.reason() +
-                  ". Set data.index to another path, or to off");
+                  (is_busy ? "" : ". Set data.index to another path, or to off"));
   } catch (const std::exception&) {  // no memory for it
   }
 }
 
-// Fails with kUsage while another process has it.
+// Fails with kUsage while another process has it. Null where files cannot be locked: processes that
+// save at the same time then lose entries, not the file.
 std::unique_ptr<FileLock> SourceIndex::lock(bool patient) {
   for (int tries = 0;; ++tries) {
     try {
       return env_.lock(path_ + ".lock");
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kUsage || !patient || tries == kPatientTries) throw;
+      if (error.kind() != ErrorKind::kUsage) return nullptr;
+      if (!patient || tries == kPatientTries) throw;
     }
     env_.sleep_ns(100'000'000);
   }
+}
+
+void SourceIndex::require_writable() {
+  if (!path_.empty()) AtomicFile(env_, path_, AtomicFile::Existing::kReplace);
 }
 
 IndexTotals SourceIndex::save(bool prune, bool patient) {
@@ -300,6 +308,7 @@ void index_samples(const Dataset& dataset, size_t first, size_t end, ScanIndex& 
 
 IndexReport index_dataset(const Dataset& dataset, SourceIndex& index, int threads,
                           const ProgressCallback& progress) {
+  index.require_writable();
   constexpr size_t kAtOnce = 512;  // samples, whose points fit into what is left of the memory
   IndexReport report;
   report.samples = dataset.size();

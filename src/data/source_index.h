@@ -45,9 +45,11 @@ class SourceIndex {
   bool is_due() const { return env_.now_ns() >= tend_at_; }
   bool is_memory_short() const { return points_.bytes() > memory_ / 2; }
   // Adds what is new to the file; with `prune`, removes the points that this process has neither
-  // found nor used. Other processes add in turn: `patient` waits for them, up to 10 s. Fails with
+  // found nor used. Other processes add in turn: `patient` waits for them, up to 60 s. Fails with
   // kRun, and with kUsage if another process still has the file.
   IndexTotals save(bool prune, bool patient = true);
+  // Fails with kRun if save() could not create its file.
+  void require_writable();
 
  private:
   bool is_worthwhile() const;
@@ -88,8 +90,9 @@ struct IndexReport {
   std::vector<SkippedSample> broken;
 };
 
-// Finds the points of all samples, saving when memory is short. `progress` may throw to cancel;
-// what was found remains. REQUIRES: the index is not off.
+// Finds the points of all samples, saving when memory is short. Fails with kRun before that if it
+// could not save. `progress` may throw to cancel; what was found remains. REQUIRES: the index is not
+// off.
 IndexReport index_dataset(const Dataset& dataset, SourceIndex& index, int threads,
                           const ProgressCallback& progress);
 
