@@ -77,6 +77,12 @@ TEST(Recipe, DecodingOnAGpuIsFastDecoding) {
   EXPECT_EQ(recipe_error(kMinimal, {"data.decode_device=cpu"}), "no error");
 }
 
+TEST(Recipe, AnIndexIsAFile) {
+  EXPECT_EQ(recipe_error(kMinimal, {"data.index=s3:/x"}), "no error");
+  const std::string error = recipe_error(kMinimal, {"data.index=s3://bucket/x"});
+  EXPECT_NE(error.find("not a URL"), std::string::npos) << error;
+}
+
 TEST(Recipe, ImagesHeldOnTheDeviceExcludeRandomResizedCrops) {
   const std::string error =
       recipe_error(kMinimal, {"data.cache=device", "augment.crop=random_resized"});

@@ -142,6 +142,9 @@ int index(const IndexArguments& arguments) {
   if (path.empty())
     fail(ErrorKind::kUsage, "there is no folder for the index", "HOME",
          "Set HOME or XDG_CACHE_HOME, or give --out FILE");
+  if (given && path.find("://") != std::string::npos)
+    fail(ErrorKind::kUsage, "an index is a file, not an object of a store", without_queries(path),
+         "Name a file on a disk of this machine");
   const auto dataset = open_with_warning(env, arguments.source);
   SourceIndex index(env, path, SourceIndex::Kind::kGiven);
   IndexReport report;

@@ -95,6 +95,9 @@ OptionRow index_row() {
     if (!given || (*given != "auto" && *given != "off" && given->find('/') == std::string::npos))
       fail_option(key, "must be auto, off or a file's path",
                   "Write a path with a /, such as \"/scratch/photos.points\"", where);
+    if (given->find("://") != std::string::npos)
+      fail_option(key, "must be a file's path, not a URL", "Name a file on a disk of this machine",
+                  where);
     if (given->back() == '/')
       fail_option(key, "must be a file's path, not a folder's", "Add a name after the last /",
                   where);
