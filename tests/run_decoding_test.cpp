@@ -97,9 +97,9 @@ TEST(DecodingLine, SaysWhyFewAreDecodedOnTheGpuAndWhatHelps) {
   EXPECT_EQ(line(90, 10), "the GPU decoded 90.0 % of 100 images, loader threads the others");
   EXPECT_EQ(line(40, 60),
             "the GPU decoded 40.0 % of 100 images, loader threads the others: these images had "
-            "neither segments nor an entry in data.index, which a baseline JPEG gets when it is "
-            "first decoded. `saturate data index 'folder:/my photos'` makes all entries "
-            "beforehand, and `saturate data pack` writes segments");
+            "neither segments nor an entry in data.index, which a baseline JPEG without restart "
+            "markers gets when it is first decoded. `saturate data index 'folder:/my photos'` "
+            "makes all entries beforehand, and `saturate data pack` writes segments");
   EXPECT_TRUE(line(9996, 4).starts_with("the GPU decoded 99.9 % of")) << line(9996, 4);
   recipe.data.index = {IndexMode::kFile, "/a/b.points"};
   EXPECT_TRUE(has("photos' --out /a/b.points`")) << line(40, 60);

@@ -123,7 +123,7 @@ void print_index(const IndexArguments& arguments, const std::string& path,
                  const IndexReport& report, const IndexTotals& totals) {
   for (const auto& sample : report.broken)
     print_warning("no points of " + sample.name + ": " + sample.reason);
-  fmt::print("{} of {} images are indexed, {} of them now; {} need no index; {} are broken\n",
+  fmt::print("{} of {} images are indexed, {} of them now; {} get no entry; {} are broken\n",
              report.found + report.known, report.samples, report.found, report.without,
              report.broken.size());
   if (totals.files == 0) return;
