@@ -1,10 +1,14 @@
 // The changes that a diagnosis tries, by recipe, source and machine.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 
 #include "advise/diagnose.h"
+#include "advise/warm_source.h"
 #include "advise/what_ifs.h"
+#include "data/source_index.h"
+#include "tests/data_testing.h"
 
 namespace saturate {
 namespace {
@@ -147,9 +151,23 @@ TEST(WhatIfs, JpegsInSegmentsAreTriedOnAGpu) {
   EXPECT_EQ(tried({"augment.crop=center", "data.cache=device"}), Set{});
   facts.is_segmented = false;
   EXPECT_EQ(tried({}), Set{});
-  facts.is_segmented = true;
+  facts.is_indexed = true;
+  EXPECT_EQ(tried({}), Set{"data.decode_device=cuda"});
   machine.augments = false;
   EXPECT_EQ(tried({}), Set{});
+}
+
+TEST(SourceFacts, TellWhetherJpegsAreIndexed) {
+  const testing::TempDir dir;
+  for (int i = 0; i < 4; ++i)
+    testing::write_file(dir / "set/a/" + std::to_string(i) + ".jpg",
+                        testing::noise_jpeg(200 + i, 180, uint64_t(i)));
+  const auto index =
+      std::make_shared<SourceIndex>(Env::posix(), dir / "x.points", SourceIndex::Kind::kGiven);
+  const auto data = with_index(open_dataset(Env::posix(), dir / "set"), index);
+  EXPECT_FALSE(source_facts(*data, {0, 1, 2, 3}).is_indexed);
+  index_dataset(*data, *index, 1, ProgressCallback());
+  EXPECT_TRUE(source_facts(*data, {0, 1, 2, 3}).is_indexed);
 }
 
 TEST(WhatIfs, OnlyPrecisionsOfTheHardwareAreTried) {

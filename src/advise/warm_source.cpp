@@ -4,6 +4,7 @@
 
 #include "base/thread_pool.h"
 #include "data/read_sample.h"
+#include "data/source_index.h"
 #include "saturate/data/error.h"
 #include "saturate/data/input.h"
 
@@ -79,7 +80,9 @@ SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& sampl
   facts.is_tensors = !source.tensors().empty();
   Decoder decoder;
   Sample sample;
-  double sound = 0;
+  ScanIndex* const index = source.source_index() ? source.source_index()->points() : nullptr;
+  ScanPoints points;
+  double sound = 0, indexed = 0;
   for (const size_t index : samples) {
     ImageInfo info{};
     if (!reads([&] {
@@ -92,9 +95,14 @@ SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& sampl
     facts.is_encoded =
         facts.is_encoded || (sample.encoding != SampleEncoding::kRaw && !facts.is_tensors);
     facts.is_segmented = facts.is_segmented || sample.encoding == SampleEncoding::kSegmented;
+    if (index && facts.has_jpeg) {
+      index->find(scan_key(sample.bytes), points);
+      indexed += !points.point.empty();
+    }
     facts.bytes += double(sample.bytes.size());
     facts.pixel_bytes += 3.0 * info.width * info.height;
   }
+  facts.is_indexed = indexed > 0 && 2 * indexed >= sound;
   facts.bytes /= std::max(1.0, sound);
   facts.pixel_bytes /= std::max(1.0, sound);
   return facts;

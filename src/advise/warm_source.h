@@ -15,6 +15,7 @@ struct SourceFacts {
   bool has_jpeg = false;      // among those looked at
   bool is_encoded = false;    // at least one of them is
   bool is_segmented = false;  // at least one of them is a JPEG in segments
+  bool is_indexed = false;    // half of them or more are JPEGs in the source's index
   bool is_tensors = false;
   double bytes = 0;        // of a sample, as stored: mean
   double pixel_bytes = 0;  // of a sample, decoded: mean
