@@ -257,7 +257,8 @@ TEST(DataCommand, IndexesJpegsWhereTrainingFindsThem) {
   write_file(dir / "other.txt", "text");
   expect_error(run_saturate(command + " --out " + (dir / "other.txt")), 2, {"not an index"});
   EXPECT_EQ(read_text(dir / "other.txt"), "text");
-  expect_error(run_saturate(command + " --out s3://bucket/x"), 2, {"s3://bucket/x", "not an object"});
+  expect_error(run_saturate(command + " --out s3://bucket/x"), 2,
+               {"s3://bucket/x", "not an object"});
   expect_error(run_saturate(command, "env -u HOME -u XDG_CACHE_HOME"), 2, {"--out"});
 }
 

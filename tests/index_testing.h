@@ -54,14 +54,14 @@ inline std::vector<uint64_t> epochs_of(const Dataset& data, uint32_t epochs) {
   for (uint32_t epoch = 0; epoch < epochs; ++epoch) {
     loader.start_epoch(epoch);
     for (Batch batch; loader.next(batch);)
-      hashes.push_back(hash_bytes(
-          {batch.pixels.get(), batch.count() * kIndexedSide * kIndexedSide * 3}));
+      hashes.push_back(
+          hash_bytes({batch.pixels.get(), batch.count() * kIndexedSide * kIndexedSide * 3}));
   }
   return hashes;
 }
 
 inline std::vector<uint64_t> epochs_of(const std::string& source, const std::string& index,
-                                uint32_t epochs) {
+                                       uint32_t epochs) {
   return epochs_of(*open_input(Env::posix(), source, index_options(index)), epochs);
 }
 

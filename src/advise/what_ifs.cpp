@@ -79,7 +79,8 @@ void add_device_decoding(const Recipe& recipe, const SourceFacts& source, WhatIf
   const CacheOptions& cache = recipe.data.cache;
   const bool decoded = cache.mode == CacheMode::kRam && cache.form == CacheForm::kDecoded;
   const CropKind crop = recipe.augment.crop;
-  const bool can_be = (source.is_segmented || source.is_indexed) && recipe.data.decode_device != DecodeDevice::kCuda &&
+  const bool can_be = (source.is_segmented || source.is_indexed) &&
+                      recipe.data.decode_device != DecodeDevice::kCuda &&
                       recipe.data.on_error != OnError::kSkip && cache.mode != CacheMode::kDevice &&
                       !decoded && crop != CropKind::kPad && crop != CropKind::kLetterbox;
   const bool fast = recipe.data.decode == DecodeMode::kFast;

@@ -94,7 +94,8 @@ class BatchRing {
 
  private:
   void open_slots();
-  void report(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures) NEEDS_LOCK(mutex_);
+  void report(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures)
+      NEEDS_LOCK(mutex_);
   void set_busy(size_t busy) NEEDS_LOCK(mutex_);
   // Samples that wait for a worker; batches that wait for the consumer; whether they may run out.
   size_t unclaimed() const NEEDS_LOCK(mutex_);

@@ -149,8 +149,7 @@ void IndexFile::remove(const ScanKey& key) const {
 }
 
 IndexTotals write_index(Env& env, const std::string& path, const ScanIndex& index,
-                        const IndexFile* old,
-                        const std::function<bool(const IndexRecord&)>& keep) {
+                        const IndexFile* old, const std::function<bool(const IndexRecord&)>& keep) {
   AtomicFile file(env, path, AtomicFile::Existing::kReplace);
   IndexHeader header{{}, kVersion, 0};
   std::memcpy(header.magic, kMagic, sizeof kMagic);

@@ -66,9 +66,9 @@ class SourceIndex {
   Mutex saving_;
   std::shared_ptr<const IndexFile> file_ GUARDED_BY(saving_);  // as points_ uses it; null: none
   std::atomic<uint64_t> in_file_{0};                           // bytes
-  std::atomic<bool> failed_{false};    // the last save(): there is no other
-  std::atomic<bool> is_late_{false};   // another process had the file
-  std::atomic<int64_t> tend_at_{0};    // of the clock
+  std::atomic<bool> failed_{false};                            // the last save(): there is no other
+  std::atomic<bool> is_late_{false};                           // another process had the file
+  std::atomic<int64_t> tend_at_{0};                            // of the clock
 };
 
 // The index for the sources of a recipe, shared by all that have the same file at the same time.
@@ -91,8 +91,8 @@ struct IndexReport {
 };
 
 // Finds the points of all samples, saving when memory is short. Fails with kRun before that if it
-// could not save. `progress` may throw to cancel; what was found remains. REQUIRES: the index is not
-// off.
+// could not save. `progress` may throw to cancel; what was found remains. REQUIRES: the index is
+// not off.
 IndexReport index_dataset(const Dataset& dataset, SourceIndex& index, int threads,
                           const ProgressCallback& progress);
 

@@ -175,7 +175,8 @@ bool BaselineScan::open_scan() {
   return restart_ != 0 || is_marker(lane.source_end, end, JPEG_EOI);
 }
 
-// Their last point must be where the part before it ends: no later part would show that it is wrong.
+// Their last point must be where the part before it ends: no later part would show that it is
+// wrong.
 bool BaselineScan::enter_after_known_rows(Lane& lane) {
   const size_t point = size_t(known_rows_) * size_t(points_->across);
   lane.mcu = (points_->across - 1) * part_;

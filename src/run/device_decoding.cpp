@@ -55,9 +55,10 @@ std::string reason_of_few(const Recipe& recipe) {
     return larger + ". Raise it, or set data.decode_device=cpu";
   const IndexOptions& index = recipe.data.index;
   const bool is_off = index.mode == IndexMode::kOff;
-  std::string text = is_off ? "data.index is off, and these images have no segments"
-                            : "these images had neither segments nor an entry in data.index, which "
-                              "a baseline JPEG without restart markers gets when it is first decoded";
+  std::string text = is_off
+                         ? "data.index is off, and these images have no segments"
+                         : "these images had neither segments nor an entry in data.index, which "
+                           "a baseline JPEG without restart markers gets when it is first decoded";
   if (is_small) text += "; and " + larger;
   text += ". ";
   if (source == fmt::format("{}:", kOwnObject))
