@@ -130,18 +130,17 @@ TEST(BaselineScan, NoticesAWrongLastPoint) {
     ScanPoints known;
     ASSERT_TRUE(coefficients_by_scan(file, {.end_row = 9, .points = &known}));
     ASSERT_EQ(known.known_rows(), 9);
-    for (const size_t from_end : {1, 2})
-      for (const int change : {0, 1, 2, 3}) {
-        ScanPoints points = known;
-        ScanPoint& point = points.point[points.point.size() - from_end];
-        if (change == 1) point.bit += 1;
-        if (change == 2) point.bit += 8;
-        if (change == 3) point.dc[0] += 1;
-        const auto found = coefficients_by_scan(file, {.first_row = 9, .points = &points});
-        EXPECT_EQ(found.has_value(), change == 0) << kind.name << change;
-        if (change == 0)
-          EXPECT_EQ(coefficients_by_scan(file, {.points = &points}), whole) << kind.name;
-      }
+    for (const int change : {0, 1, 2, 3}) {
+      ScanPoints points = known;
+      ScanPoint& last = points.point.back();
+      if (change == 1) last.bit += 1;
+      if (change == 2) last.bit += 8;
+      if (change == 3) last.dc[0] += 1;
+      const auto found = coefficients_by_scan(file, {.first_row = 9, .points = &points});
+      EXPECT_EQ(found.has_value(), change == 0) << kind.name << change;
+      if (change > 0) continue;
+      EXPECT_EQ(coefficients_by_scan(file, {.points = &points}), whole) << kind.name;
+    }
   }
 }
 
