@@ -80,7 +80,7 @@ SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& sampl
   facts.is_tensors = !source.tensors().empty();
   Decoder decoder;
   Sample sample;
-  ScanIndex* const index = source.source_index() ? source.source_index()->points() : nullptr;
+  ScanIndex* const known = source.source_index() ? source.source_index()->points() : nullptr;
   ScanPoints points;
   double sound = 0, indexed = 0;
   for (const size_t index : samples) {
@@ -95,8 +95,8 @@ SourceFacts source_facts(const Dataset& source, const std::vector<size_t>& sampl
     facts.is_encoded =
         facts.is_encoded || (sample.encoding != SampleEncoding::kRaw && !facts.is_tensors);
     facts.is_segmented = facts.is_segmented || sample.encoding == SampleEncoding::kSegmented;
-    if (index && facts.has_jpeg) {
-      index->find(scan_key(sample.bytes), points);
+    if (known && facts.has_jpeg) {
+      known->find(scan_key(sample.bytes), points);
       indexed += !points.point.empty();
     }
     facts.bytes += double(sample.bytes.size());
