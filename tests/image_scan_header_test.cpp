@@ -13,27 +13,12 @@
 namespace saturate {
 namespace {
 
+using testing::bytes_of_text;
 using testing::encode_as;
 using testing::JpegKind;
 using testing::kPackedKinds;
 using testing::test_picture;
-
-std::vector<std::byte> bytes_of_text(const std::string& text) {
-  const auto bytes = std::as_bytes(std::span(text));
-  return {bytes.begin(), bytes.end()};
-}
-
-// A marker with its length.
-std::vector<std::byte> marker(int code, const std::string& body) {
-  const size_t length = body.size() + 2;
-  return bytes_of_text(std::string{char(0xff), char(code), char(length >> 8), char(length)} + body);
-}
-
-std::vector<std::byte> with_marker(std::vector<std::byte> file, int code, const std::string& body) {
-  const auto added = marker(code, body);
-  file.insert(file.begin() + 2, added.begin(), added.end());
-  return file;
-}
+using testing::with_marker;
 
 bool is_equal(const ScanHeader& a, const ScanHeader& b) {
   bool equal = a.width == b.width && a.height == b.height && a.components == b.components &&
@@ -91,13 +76,8 @@ TEST(ScanHeader, OtherKindsAreLeftToLibjpeg) {
 // EXIF's and XMP's orientations; Adobe's marker of colours.
 TEST(ScanHeader, MarkersThatChangeTheImageAreKnown) {
   const auto file = encode_as(test_picture(150, 97), kPackedKinds[2], 60);
-  const auto exif = [](int orientation) {
-    std::string text("Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0_\0\0\0\0\0\0\0", 32);
-    text[24] = char(orientation);
-    return text;
-  };
-  EXPECT_TRUE(is_read(with_marker(file, 0xe1, exif(1))));
-  EXPECT_FALSE(is_read(with_marker(file, 0xe1, exif(6))));
+  EXPECT_TRUE(is_read(with_marker(file, 0xe1, testing::exif(1))));
+  EXPECT_FALSE(is_read(with_marker(file, 0xe1, testing::exif(6))));
   const std::string xmp("http://ns.adobe.com/xap/1.0/\0<tiff:Orientation>6<", 49);
   EXPECT_FALSE(is_read(with_marker(file, 0xe1, xmp)));
   EXPECT_TRUE(is_read(with_marker(file, 0xe1, "something else")));

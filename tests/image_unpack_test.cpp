@@ -161,6 +161,28 @@ TEST(Unpack, EqualsFastDecodingBetweenPoints) {
   }
 }
 
+TEST(Unpack, EqualsFastDecodingInEveryOrientation) {
+  ScanIndex index;
+  FastDecoder decoder(Decoder::kDefaultMaxPixels, fast_kernels(), &index);
+  for (const JpegKind& kind : kPackedKinds) {
+    const auto upright = encode_as(test_picture(331, 203), kind, 60);
+    for (int orientation = 1; orientation <= 8; ++orientation) {
+      const auto file = testing::with_marker(upright, 0xe1, testing::exif(orientation));
+      ASSERT_EQ(decoder.find_points(file, "x"), FastDecoder::Points::kFound);
+      for (const Box& crop : {Box{0, 0, 203, 203}, Box{20, 3, 90, 160}, Box{103, 150, 100, 53}}) {
+        for (const ImageSize size : {ImageSize(112), ImageSize(140, 90)}) {
+          for (const bool flip : {false, true}) {
+            const SampleTransform transform{crop, 0, 0, flip};
+            EXPECT_TRUE(expect_same_bits(
+                pack_sample(decoder, std::span<const std::byte>(file), transform, size), size,
+                kind.name + std::to_string(orientation) + crop_text(crop, size)));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Unpack, NoticesPointsThatDoNotAgreeWithTheData) {
   const auto file = encode_as(test_picture(331, 203), kPackedKinds[2], 75);
   ScanPoints points;

@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "image/libjpeg.h"
@@ -72,6 +74,31 @@ inline std::vector<std::byte> without_segments(const std::vector<std::byte>& fil
     if (scan) return out;
     place = end;
   }
+}
+
+inline std::vector<std::byte> bytes_of_text(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+// A marker with its length.
+inline std::vector<std::byte> marker(int code, const std::string& body) {
+  const size_t length = body.size() + 2;
+  return bytes_of_text(std::string{char(0xff), char(code), char(length >> 8), char(length)} + body);
+}
+
+inline std::vector<std::byte> with_marker(std::vector<std::byte> file, int code,
+                                          const std::string& body) {
+  const auto added = marker(code, body);
+  file.insert(file.begin() + 2, added.begin(), added.end());
+  return file;
+}
+
+// The body of an APP1 marker with an EXIF orientation.
+inline std::string exif(int orientation) {
+  std::string text("Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0_\0\0\0\0\0\0\0", 32);
+  text[24] = char(orientation);
+  return text;
 }
 
 // Colours that change smoothly, with edges and fine lines across them.

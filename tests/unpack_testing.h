@@ -132,16 +132,24 @@ struct MixedBatch {
   explicit MixedBatch(int count) : memory(size_t(count) * whole_units(pixel_bytes(size))) {
     BatchRoom room;
     room.begin(memory.data(), size_t(count), pixel_bytes(size));
-    FastDecoder decoder;
+    ScanIndex index;
+    FastDecoder decoder(Decoder::kDefaultMaxPixels, fast_kernels(), &index);
     for (int i = 0; i < count; ++i) {
       const bool large = i == 8 || i == 20, decoded = i % 5 == 3 && !large;
       const int width = 200 + i, height = 150 - i;
-      const SplitFile file = split_file(
-          encode_as(test_picture(width, height), kPackedKinds[i % 4], large ? 100 : 50), 4);
+      const auto whole =
+          encode_as(test_picture(width, height), kPackedKinds[i % 4], large ? 100 : 50);
+      const SplitFile file = split_file(whole, 4);
       SegmentedJpeg jpeg;
       jpeg.open(file.bytes, width, height, "x");
-      const PackedSample from =
+      PackedSample from =
           pack_sample(decoder, jpeg, {{i, 2 * i, 180 - i, 120 - i}, 0, 0, i % 2 == 1}, size);
+      if (i == 5 || i == 12) {
+        const auto turned = with_marker(whole, 0xe1, exif(i == 5 ? 6 : 5));
+        decoder.find_points(turned, "x");
+        from = pack_sample(decoder, std::span<const std::byte>(turned),
+                           {{2 * i, i, 120 - i, 180 - i}, 0, 0, i % 2 == 1}, size);
+      }
       EXPECT_FALSE(from.packed.empty());
       EXPECT_EQ(from.packed.size() > pixel_bytes(size), large) << from.packed.size();
       places.push_back(decoded ? room.take_pixels() : room.take(from.packed.size()).value());

@@ -64,12 +64,16 @@ class OrientationFinder {
   std::optional<int> from_exif_, from_xmp_;
 };
 
-// Whether making an image of this orientation upright swaps width and height.
-inline bool exchanges_axes(int orientation) {
-  return orientation >= 5 && orientation <= 8;
-}
+// How the stored pixels of an orientation differ from the upright image.
+struct Orientation {
+  bool exchanged = false;                        // its rows are stored as columns
+  bool from_right = false, from_bottom = false;  // its upper left pixel is stored there
+  bool is_upright() const { return !exchanged && !from_right && !from_bottom; }
+};
+// Values outside [1, 8] count as upright.
+Orientation orientation_of(int exif);
 
-// Writes `in` upright to `out`. Values outside [1, 8] count as upright.
+// Writes `in` upright to `out`.
 void apply_orientation(const Image& in, int orientation, Image& out);
 
 }  // namespace saturate

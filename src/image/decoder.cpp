@@ -139,7 +139,7 @@ ImageInfo Decoder::probe(std::span<const std::byte> bytes, const std::string& wh
     check_pixels(opened, state_->max_pixels, where);
     return opened;
   });
-  const bool exchanged = exchanges_axes(header.orientation);
+  const bool exchanged = orientation_of(header.orientation).exchanged;
   return {format, exchanged ? header.height : header.width,
           exchanged ? header.width : header.height, header.components};
 }

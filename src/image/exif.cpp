@@ -82,16 +82,19 @@ void OrientationFinder::see(std::string_view app1) {
   }
 }
 
+Orientation orientation_of(int exif) {
+  const auto is_one_of = [=](std::initializer_list<int> orientations) {
+    return std::ranges::find(orientations, exif) != orientations.end();
+  };
+  return {is_one_of({5, 6, 7, 8}), is_one_of({2, 3, 7, 8}), is_one_of({3, 4, 6, 7})};
+}
+
 void apply_orientation(const Image& in, int orientation, Image& out) {
   const ptrdiff_t w = in.width, h = in.height;
-  const auto is_one_of = [=](std::initializer_list<int> orientations) {
-    return std::ranges::find(orientations, orientation) != orientations.end();
-  };
+  const auto [exchanged, from_right, from_bottom] = orientation_of(orientation);
   // The source pixel of the upper left corner, and its steps right and down.
-  const bool from_right = is_one_of({2, 3, 7, 8}), from_bottom = is_one_of({3, 4, 6, 7});
   const ptrdiff_t start = (from_bottom ? (h - 1) * w : 0) + (from_right ? w - 1 : 0);
   ptrdiff_t right = from_right ? -1 : 1, down = from_bottom ? -w : w;
-  const bool exchanged = exchanges_axes(orientation);
   if (exchanged) std::swap(right, down);
   out.resize(exchanged ? in.height : in.width, exchanged ? in.width : in.height);
   uint8_t* to = out.pixels.data();

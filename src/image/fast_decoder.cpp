@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "base/text.h"
 
@@ -25,6 +26,9 @@ int choose_scale(const Box& crop, const ImageSize& size) {
     scale /= 2;
   return scale;
 }
+
+// Rows that become columns are written together, so that a column's pixels share cache lines.
+constexpr int kColumns = 16;
 
 void grow(std::vector<uint8_t>& buffer, size_t bytes) {
   if (buffer.size() < bytes) buffer.resize(bytes);
@@ -57,7 +61,13 @@ std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
   if (!jpeg_.has_planes() || int64_t{header.width} * header.height > max_pixels_)
     return std::nullopt;
   width_ = header.width;
-  return ImageInfo{ImageFormat::kJpeg, header.width, header.height, header.components};
+  height_ = header.height;
+  orientation_ = orientation_of(header.orientation);
+  // Exact mode shows those as stored.
+  if (segments && !orientation_.is_upright()) return std::nullopt;
+  ImageInfo info{ImageFormat::kJpeg, width_, height_, header.components};
+  if (orientation_.exchanged) std::swap(info.width, info.height);
+  return info;
 }
 
 std::optional<ImageInfo> FastDecoder::open_to_pack(const SegmentedJpeg& segments) {
@@ -66,7 +76,9 @@ std::optional<ImageInfo> FastDecoder::open_to_pack(const SegmentedJpeg& segments
   if (!has_header_) return std::nullopt;
   segments_ = &segments;
   width_ = segments.width();
-  return ImageInfo{ImageFormat::kJpeg, width_, header_.height, header_.components};
+  height_ = header_.height;
+  orientation_ = {};
+  return ImageInfo{ImageFormat::kJpeg, width_, height_, header_.components};
 }
 
 const ScanKey& FastDecoder::key() {
@@ -133,7 +145,7 @@ bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transfor
     // Never overwritten for a grey image.
     if (planes.count == 1) std::fill(channel.begin(), channel.end(), uint8_t{128});
   }
-  grow(rgb_, (size_t(size.width) + kFastSlack) * 3);
+  grow(rgb_, (size_t(size.width) + kFastSlack) * 3 * kColumns);
   return true;
 }
 
@@ -145,16 +157,20 @@ size_t FastDecoder::plan_pack(const SampleTransform& transform, const ImageSize&
     if (points_.point.empty()) return 0;
   }
   if (!has_header_ && !read_scan_header(jpeg_.info(), header_)) return 0;
-  const JpegPlanes planes =
-      plan_planes(header_, width_, transform.crop, choose_scale(transform.crop, size));
-  if (!plan_axes(planes, transform, size)) return 0;
+  const Cut cut = as_stored(transform, size);
+  const Box& crop = cut.transform.crop;
+  const JpegPlanes planes = plan_planes(header_, width_, crop, choose_scale(crop, cut.size));
+  if (!plan_axes(planes, cut.transform, cut.size)) return 0;
+  const int turn =
+      (orientation_.exchanged ? kPackedColumns : 0) | (cut.reversed ? kPackedReversed : 0);
   return packer_.plan({header_,
                        planes,
                        segments_,
                        points_,
                        {&resize_[0].across, &resize_of(1).across},
                        {&resize_[0].down, &resize_of(1).down},
-                       size});
+                       cut.size,
+                       uint8_t(turn)});
 }
 
 void FastDecoder::pack(std::byte* out) {
@@ -184,34 +200,53 @@ FastDecoder::Points FastDecoder::find_points(std::span<const std::byte> bytes,
   return Points::kFound;
 }
 
+FastDecoder::Cut FastDecoder::as_stored(const SampleTransform& transform,
+                                        const ImageSize& size) const {
+  Cut cut{transform, size, orientation_.from_bottom};
+  Box& crop = cut.transform.crop;
+  if (orientation_.exchanged) {
+    std::swap(crop.x, crop.y);
+    std::swap(crop.width, crop.height);
+    std::swap(cut.size.width, cut.size.height);
+  }
+  if (orientation_.from_right) crop.x = width_ - crop.x - crop.width;
+  if (orientation_.from_bottom) crop.y = height_ - crop.y - crop.height;
+  cut.transform.flip = orientation_.from_right;
+  bool& flipped = orientation_.exchanged ? cut.reversed : cut.transform.flip;
+  flipped = flipped != transform.flip;
+  return cut;
+}
+
 bool FastDecoder::read(const std::string& where, const SampleTransform& transform,
                        const ImageSize& whole, std::byte* out) {
   const CodecSession session(jpeg_);
   const Box filled = transform.filled(whole);
-  const ImageSize size(filled.height, filled.width);
-  const size_t pitch = size_t(whole.width) * 3;
+  const ptrdiff_t pitch = ptrdiff_t{whole.width} * 3;
   const int left = transform.flip ? whole.width - filled.x - filled.width : filled.x;
-  uint8_t* const pixels =
-      reinterpret_cast<uint8_t*>(out) + size_t(filled.y) * pitch + size_t(left) * 3;
-  if (!index_ || segments_ || !jpeg_.has_points())
-    return read(where, transform, size, pixels, pitch, nullptr);
+  uint8_t* const pixels = reinterpret_cast<uint8_t*>(out) + filled.y * pitch + ptrdiff_t{left} * 3;
+  const Cut cut = as_stored(transform, ImageSize(filled.height, filled.width));
+  Place to{pixels, 3, pitch};
+  if (orientation_.exchanged) std::swap(to.right, to.down);
+  if (cut.reversed) to = {pixels + (cut.size.height - 1) * to.down, to.right, -to.down};
+  if (!index_ || segments_ || !jpeg_.has_points()) return read(where, cut, to, nullptr);
   index_->find(key(), points_);
   const size_t known = points_.point.size();
-  const bool ok = read(where, transform, size, pixels, pitch, &points_);
+  const bool ok = read(where, cut, to, &points_);
   if (ok && points_.point.size() > known) index_->keep(key(), points_);
   if (ok || known == 0) return ok;
   // They did not agree with the data: the next decoding finds them again.
   index_->remove(key());
   jpeg_.open(bytes_, where);
-  return read(where, transform, size, pixels, pitch, nullptr);
+  return read(where, cut, to, nullptr);
 }
 
-bool FastDecoder::read(const std::string& where, const SampleTransform& transform,
-                       const ImageSize& size, uint8_t* out, size_t pitch, ScanPoints* points) {
-  const std::optional<JpegPlanes> planes = jpeg_.begin_planes(
-      where, transform.crop, choose_scale(transform.crop, size), segments_, points);
-  if (!planes || !plan(*planes, transform, size)) return false;
-  if (!stream(where, *planes, size, out, pitch)) return false;
+bool FastDecoder::read(const std::string& where, const Cut& cut, const Place& to,
+                       ScanPoints* points) {
+  const Box& crop = cut.transform.crop;
+  const std::optional<JpegPlanes> planes =
+      jpeg_.begin_planes(where, crop, choose_scale(crop, cut.size), segments_, points);
+  if (!planes || !plan(*planes, cut.transform, cut.size)) return false;
+  if (!stream(where, *planes, cut.size, to)) return false;
   jpeg_.check_end(where);
   return true;
 }
@@ -242,18 +277,32 @@ void FastDecoder::resize_row(const JpegPlanes& planes, int c, int y) {
   kernels_.gather_row(resize.gather, row, channel_[c].data());
 }
 
+// Rows [begin, end), from rgb_.
+void FastDecoder::put_columns(int begin, int end, int width, const Place& to) {
+  const size_t pitch = (size_t(width) + kFastSlack) * 3;
+  for (int x = 0; x < width; ++x) {
+    const uint8_t* from = rgb_.data() + size_t(x) * 3;
+    uint8_t* out = to.first + x * to.right + begin * to.down;
+    for (int y = begin; y < end; ++y, from += pitch, out += to.down) std::memcpy(out, from, 3);
+  }
+}
+
 bool FastDecoder::stream(const std::string& where, const JpegPlanes& planes, const ImageSize& size,
-                         uint8_t* out, size_t pitch) {
-  const size_t row_values = size_t(size.width) * 3;
+                         const Place& to) {
+  const size_t pitch = (size_t(size.width) + kFastSlack) * 3;
+  const int together = orientation_.exchanged ? kColumns : 1;
   int band = planes.first_band;
   for (int y = 0; y < size.height; ++y) {
     for (; band < bands_for_[size_t(y)]; ++band)
       if (!read_band(where, planes, band)) return false;
     for (int c = 0; c < planes.count; ++c) resize_row(planes, c, y);
+    const int kept = y % together;
     kernels_.ycc_to_rgb(channel_[0].data(), channel_[1].data(), channel_[2].data(), size.width,
-                        rgb_.data());
-    std::copy_n(rgb_.data(), row_values, out);
-    out += pitch;
+                        rgb_.data() + size_t(kept) * pitch);
+    if (!orientation_.exchanged)
+      std::copy_n(rgb_.data(), size_t(size.width) * 3, to.first + y * to.down);
+    else if (kept == together - 1 || y == size.height - 1)
+      put_columns(y - kept, y + 1, size.width, to);
   }
   return true;
 }

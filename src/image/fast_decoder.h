@@ -2,8 +2,9 @@
 //
 // Only the columns and rows below the crop are transformed, at a reduced size if the crop is much
 // larger than the output; each component is resized at its own resolution; colour conversion, flip
-// and normalisation run once, at the output's size. Only the last decoded rows and one output row
-// are in memory.
+// and normalisation run once, at the output's size. Only the last decoded rows and a few output
+// rows are in memory. All this is in the stored orientation; each output row becomes a row or a
+// column of the upright image.
 #pragma once
 
 #include <cstddef>
@@ -75,21 +76,33 @@ class FastDecoder {
     FastAxis across, down;
     FastGather gather;
   };
+  // A transform of the image as stored.
+  struct Cut {
+    SampleTransform transform;
+    ImageSize size;  // of the resized crop
+    bool reversed;   // the last row comes first
+  };
+  // Where that goes: its first pixel, and the bytes to the next pixel and to the next row.
+  struct Place {
+    uint8_t* first;
+    ptrdiff_t right, down;
+  };
 
   std::optional<ImageInfo> open(std::span<const std::byte> bytes, const SegmentedJpeg* segments,
                                 const std::string& where);
   // The open file's; computed once.
   const ScanKey& key();
-  // `size` from here on: of the resized crop. `pitch`: bytes from a row of `out` to the next.
-  bool read(const std::string& where, const SampleTransform& transform, const ImageSize& size,
-            uint8_t* out, size_t pitch, ScanPoints* points);
+  // `size` from here on: of the resized crop.
+  Cut as_stored(const SampleTransform& transform, const ImageSize& size) const;
+  bool read(const std::string& where, const Cut& cut, const Place& to, ScanPoints* points);
   bool plan(const JpegPlanes& planes, const SampleTransform& transform, const ImageSize& size);
   bool plan_axes(const JpegPlanes& planes, const SampleTransform& transform, const ImageSize& size);
   bool plan_plane(const JpegPlanes::Plane& plane, const SampleTransform& transform,
                   const ImageSize& size, Resize& resize);
   void plan_rings(const JpegPlanes& planes, int height);
+  void put_columns(int begin, int end, int width, const Place& to);
   bool stream(const std::string& where, const JpegPlanes& planes, const ImageSize& size,
-              uint8_t* out, size_t pitch);
+              const Place& to);
   bool read_band(const std::string& where, const JpegPlanes& planes, int band);
   void resize_row(const JpegPlanes& planes, int c, int y);
   Resize& resize_of(int c) { return resize_[c == 0 || !chroma_differs_ ? 0 : 1]; }
@@ -102,8 +115,9 @@ class FastDecoder {
   ScanIndex* const index_;
   std::optional<ScanKey> key_;
   ScanPoints points_;
-  int width_ = 0;            // of the open image, without padding
-  bool has_header_ = false;  // header_ is of the open image, whose bytes libjpeg has not seen
+  int width_ = 0, height_ = 0;  // of the open image as stored, without padding
+  Orientation orientation_;     // its
+  bool has_header_ = false;     // header_ is of the open image, whose bytes libjpeg has not seen
   ScanHeader header_;
   JpegPacker packer_;
   FastAxisMaker axis_maker_;

@@ -68,7 +68,7 @@ class JpegDecoder {
   int read(const std::string& where, Image& out);
 
   // Whether the open image is of a kind whose planes can be read: 8-bit, Huffman-coded, grey or
-  // YCbCr with 4:4:4, 4:2:2, 4:4:0 or 4:2:0 sampling, upright.
+  // YCbCr with 4:4:4, 4:2:2, 4:4:0 or 4:2:0 sampling. They are as stored, before orientation.
   bool has_planes() const;
   // Whether points of its scan are of use: it is baseline and not small.
   bool has_points() const;

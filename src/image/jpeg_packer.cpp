@@ -83,6 +83,7 @@ bool JpegPacker::describe_components() {
   packed_.components = uint8_t(header.components);
   packed_.across = uint8_t(header.across);
   packed_.down = uint8_t(header.down);
+  packed_.turn = from_->turn;
   for (int c = 0; c < header.components; ++c) {
     packed_.size[c] = uint8_t(from_->planes.plane[c].across.num / (c == 0 ? header.across : 1));
     packed_.dc_table[c] = header.dc_table[c];

@@ -24,6 +24,7 @@ struct PackSource {
   const FastAxis* across[2];  // of luma, of chroma
   const FastAxis* down[2];
   ImageSize size;
+  uint8_t turn;  // as PackedJpeg's
 };
 
 // Plans a packed JPEG, so that its size is known before there is memory for it, and writes it.

@@ -40,7 +40,6 @@ bool JpegDecoder::is_incomplete() const {
 
 bool JpegDecoder::has_planes() const {
   if (info_.arith_code || info_.data_precision != 8) return false;
-  if (orientation_ > 1 && orientation_ <= 8) return false;
   // libjpeg upsamples the chroma of narrower images without a filter.
   if (std::min(info_.image_width, info_.image_height) < 2 * DCTSIZE) return false;
   if (info_.num_components == 1) return info_.jpeg_color_space == JCS_GRAYSCALE;

@@ -40,6 +40,8 @@ constexpr uint32_t kPackedMagic = 0x314b504a;
 constexpr int kPackedTables = 4;  // of Huffman codes: two of DC coefficients, two of AC
 constexpr int kPackedSlack = 8;   // zeros after the data, which a wide read may reach
 constexpr int kMaxPackedBlocks = 6;
+// How the rows that decoding makes are placed: as columns; the last one first.
+constexpr uint8_t kPackedColumns = 1, kPackedReversed = 2;
 
 struct PackedJpeg {
   uint32_t magic;
@@ -50,7 +52,7 @@ struct PackedJpeg {
   uint8_t checks_ends;               // whether decoding must arrive at each part's end
   uint8_t size[3];                   // samples along a side of a component's blocks: 1, 2, 4 or 8
   uint8_t dc_table[3], ac_table[3];  // 0 or 1
-  uint8_t reserved;
+  uint8_t turn;                      // kPackedColumns, kPackedReversed, both or neither
   uint16_t rows, parts_across, part_mcus;
   // MCUs from the first one of a row's parts: those that are stored, and where its last part ends.
   uint16_t first_mcu, end_mcu, row_mcus;

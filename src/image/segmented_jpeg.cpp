@@ -283,7 +283,7 @@ bool JpegSegmenter::cut(std::span<const std::byte> file, int mcus, std::vector<s
   const CodecSession session(decoder_);
   try {
     const CodecHeader header = decoder_.open(file, "");
-    if (!decoder_.has_planes()) return false;
+    if (!decoder_.has_planes() || !orientation_of(header.orientation).is_upright()) return false;
     const auto [mcu_width, mcu_height] = decoder_.mcu_size();
     const int columns = divide_up(header.width, mcu_width);
     const int across = divide_up(columns, mcus), padded = across * mcus * mcu_width;

@@ -271,9 +271,10 @@ SATURATE_HOST_DEVICE void copy_pixels(const Team& team, const UnpackTask& task) 
 
 // Whether the packed JPEG was decoded; the same for all threads.
 template <class Team>
-SATURATE_HOST_DEVICE bool unpack_jpeg(const Team& team, const UnpackTask& task,
-                                      UnpackState& state) {
+SATURATE_HOST_DEVICE bool unpack_jpeg(const Team& team, UnpackTask task, UnpackState& state) {
   if (task.bytes < sizeof(PackedJpeg) || !is_multiple(task.from, 4)) return false;
+  if (reinterpret_cast<const PackedJpeg*>(task.from)->turn & kPackedColumns)
+    task.size = ImageSize(task.size.width, task.size.height);
   if (team.first() == 0) state.failures = 0;
   begin_image(team, task, state);
   team.wait();

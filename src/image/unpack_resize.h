@@ -21,10 +21,16 @@ struct UnpackState {
 struct UnpackTask {
   const std::byte* from;
   uint32_t bytes;  // of a packed JPEG
-  ImageSize size;
+  ImageSize size;  // of the rows that decoding makes
   uint8_t* scratch;
   uint8_t* out;
 };
+
+// The number of a pixel in the output.
+SATURATE_HOST_DEVICE inline int64_t pixel_place(const ImageSize& size, uint8_t turn, int x, int y) {
+  if (turn & kPackedReversed) y = size.height - 1 - y;
+  return turn & kPackedColumns ? int64_t{x} * size.height + y : int64_t{y} * size.width + x;
+}
 
 // Four columns of output row y of a plane, before they are resized across, as blend_rows().
 SATURATE_HOST_DEVICE inline Piece<4> blended_word(const UnpackTask& task, const UnpackState& state,
@@ -96,7 +102,8 @@ SATURATE_HOST_DEVICE void resize_rows(const Team& team, const UnpackTask& task, 
       int level[3] = {0, 128, 128};
       for (int c = 0; c < plan.planes; ++c)
         level[c] = gathered_level(task, state, plan.plane[c], row, x);
-      store_pixel(level[0], level[1], level[2], task.out + (int64_t{begin + y} * width + x) * 3);
+      store_pixel(level[0], level[1], level[2],
+                  task.out + pixel_place(task.size, state.packed.turn, x, begin + y) * 3);
     }
     team.wait();
   }
