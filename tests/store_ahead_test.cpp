@@ -299,13 +299,13 @@ TEST_F(StoreAhead, PartsDoNotPayWhileTheReadersAreSlowerThanTheLink) {
   ObjectStore store(env(), {}, tuning);
   const auto object = store.open(server.url("/a"));
   for (uint64_t i = 1; i <= 6; ++i) store.announce(object, i * 20'000, 1'000);
-  ASSERT_TRUE(wait_for([&] { return store.request_bytes() == UINT64_MAX; }));
+  ASSERT_TRUE(wait_for([&] { return store.request_bytes(*object) == UINT64_MAX; }));
   read_range(store, object, 20'000, 1'000);
-  EXPECT_LT(store.request_bytes(), UINT64_MAX) << "half of the budget is free";
+  EXPECT_LT(store.request_bytes(*object), UINT64_MAX) << "half of the budget is free";
   store.announce(object, 20'000, 1'000);
-  ASSERT_TRUE(wait_for([&] { return store.request_bytes() == UINT64_MAX; }));
+  ASSERT_TRUE(wait_for([&] { return store.request_bytes(*object) == UINT64_MAX; }));
   store.forget(object, 100'000, 30'000);
-  EXPECT_LT(store.request_bytes(), UINT64_MAX);
+  EXPECT_LT(store.request_bytes(*object), UINT64_MAX);
 }
 
 TEST_F(StoreAhead, ManyReadersGetTheirOwnBytes) {

@@ -17,6 +17,7 @@ namespace saturate {
 namespace {
 
 using testing::env;
+using testing::HttpAnswer;
 using testing::HttpAsk;
 using testing::StoreServer;
 using testing::TempDir;
@@ -37,12 +38,13 @@ class StoreTar : public ::testing::Test {
     archive = testing::read_text(folder / "a.tar");
     server.put("/a.tar", archive);
   }
-  // Opens the archive; `request_bytes`: as much as a request costs.
-  std::unique_ptr<Dataset> open(uint64_t request_bytes) {
+  // Opens the archive; `request_bytes`: as much as a request costs. `cache`: a folder.
+  std::unique_ptr<Dataset> open(uint64_t request_bytes, const std::string& cache = "") {
     StoreTuning tuning = testing::quick_tuning();
     tuning.second_least_s = 1'000;  // each range is one request
     tuning.request_bytes = request_bytes;
-    StoreEnv with_store(env(), std::make_shared<ObjectStore>(env(), StoreOptions(), tuning));
+    store = std::make_shared<ObjectStore>(env(), StoreOptions{cache, 1, 60}, tuning);
+    StoreEnv with_store(env(), store);
     return open_dataset(with_store, "tar:" + server.url("/a.tar"));
   }
   // Bytes of the requests since the last call.
@@ -58,6 +60,7 @@ class StoreTar : public ::testing::Test {
   std::string archive;
   StoreServer server;
   size_t seen = 0;
+  std::shared_ptr<ObjectStore> store;
 };
 
 TEST_F(StoreTar, OpeningReadsAWindowForEachHeader) {
@@ -70,6 +73,23 @@ TEST_F(StoreTar, OpeningReadsAWindowForEachHeader) {
 TEST_F(StoreTar, OpeningReadsNoByteTwiceIfRequestsCostMoreThanSamples) {
   ASSERT_EQ(open(1 << 20)->size(), size_t(kTarImages));
   EXPECT_LE(take_bytes(), archive.size() + 512);
+}
+
+TEST_F(StoreTar, ACacheKeepsTheSamplesThatOpeningHasRead) {
+  const auto data = open(1 << 20, folder / "cache");
+  EXPECT_LE(server.asks().size(), 12u) << "the windows grow as without a cache";
+  store->flush();
+  take_bytes();
+  std::string samples, expected;
+  const auto local = open_dataset(env(), "tar:" + (folder / "a.tar"));
+  for (const auto* from : {&data, &local})
+    for (size_t i = 0; i < (*from)->size(); ++i) {
+      Sample sample;
+      (*from)->read(i, sample);
+      (from == &data ? samples : expected) += testing::to_text(sample.bytes);
+    }
+  EXPECT_EQ(samples, expected);
+  EXPECT_LE(take_bytes(), archive.size() / 4) << "only those that two windows share";
 }
 
 TEST_F(StoreTar, AnEpochReadsItsSamplesAndWhatLiesBetweenNeighbours) {
@@ -122,10 +142,7 @@ class StoreTarCache : public StoreTar {
  protected:
   size_t requests_to_open(const std::string& expected) {
     const size_t before = server.asks().size();
-    auto store = std::make_shared<ObjectStore>(env(), StoreOptions{folder / "cache", 1, 60},
-                                               testing::quick_tuning());
-    StoreEnv with_store(env(), store);
-    const auto data = open_dataset(with_store, "tar:" + server.url("/a.tar"));
+    const auto data = open(0, folder / "cache");
     const size_t requests = server.asks().size() - before;
     EXPECT_EQ(samples_of(*data), expected);
     store->flush();
@@ -171,10 +188,7 @@ TEST_F(StoreTarCache, TheMembersAreKept) {
 }
 
 TEST_F(StoreTarCache, HeadersTakeNoRoomInTheCache) {
-  const auto store = std::make_shared<ObjectStore>(env(), StoreOptions{folder / "cache", 1, 60},
-                                                   testing::quick_tuning());
-  StoreEnv with_store(env(), store);
-  const auto data = open_dataset(with_store, "tar:" + server.url("/a.tar"));
+  const auto data = open(0, folder / "cache");
   const auto entries = [&] {
     store->flush();
     size_t count = 0;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <utility>
 
 #include "base/user_cache.h"
@@ -32,8 +33,11 @@ std::string lists_folder(const ObjectStore& store) {
   return cache.empty() ? user_cache_folder("archives") : fmt::format("{}/{}", cache, kLists);
 }
 
-// Images and labels, and the others that begin with a new key, which end the group before.
-std::vector<FarMember> read_members(TarScanner& scanner, const std::string& path) {
+// Images and labels, and the others that begin with a new key, which end the group before. `keep`
+// gets the images that lie between headers that are read together.
+std::vector<FarMember> read_members(
+    TarScanner& scanner, const std::string& path,
+    const std::function<void(uint64_t, std::span<const std::byte>)>& keep) {
   std::vector<FarMember> members;
   std::optional<std::string> key;
   int archive = 0;
@@ -41,6 +45,8 @@ std::vector<FarMember> read_members(TarScanner& scanner, const std::string& path
     const SplitName split = split_name(member.name);
     const bool is_image = is_image_name(split.base);
     if (is_image) check_far_size(member.size, store_name(path));
+    if (const auto bytes = scanner.bytes_read(member); is_image && !bytes.empty())
+      keep(member.offset, bytes);
     const bool is_label = is_label_ending(split.ending) && member.type == '0';
     member.label = is_label ? scanner.text(member) : std::nullopt;
     if (member.label && is_json_ending(split.ending)) member.label = reduced_json(*member.label);
@@ -88,7 +94,10 @@ FarArchive open_far_archive(Env& env, const std::string& path) {
       return {std::move(file), std::move(*known), identity};
   if (object) object->is_cached = false;
   TarScanner scanner(std::move(file), path);
-  auto members = read_members(scanner, path);
+  auto members =
+      read_members(scanner, path, [&](uint64_t offset, std::span<const std::byte> bytes) {
+        if (object) stores->store()->keep(*object, offset, bytes);
+      });
   if (object) object->is_cached = true;
   FarArchive archive{scanner.release(), std::move(members), identity};
   if (!identity.empty()) keep_members(*stores->store(), archive);

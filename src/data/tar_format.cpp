@@ -256,6 +256,14 @@ std::optional<std::string> TarScanner::text(const TarMember& member) {
   return text_at(member.offset, member.size);
 }
 
+std::span<const std::byte> TarScanner::bytes_read(const TarMember& member) const {
+  const uint64_t at = member.offset - window_start_;
+  const bool is_whole =
+      member.offset >= window_start_ && at <= window_.size() && member.size <= window_.size() - at;
+  return is_whole ? std::span(window_).subspan(size_t(at), size_t(member.size))
+                  : std::span<const std::byte>();
+}
+
 void TarScanner::skip_zeros() {
   while (file_->size() - position_ >= kTarBlock && is_zero(block_at(position_)))
     position_ += kTarBlock;

@@ -71,6 +71,9 @@ class TarScanner {
   bool next(TarMember& out);
   // The payload of a member of up to 1 MiB; empty if larger.
   std::optional<std::string> text(const TarMember& member);
+  // The payload of the member that next() returned, if it has been read with the headers; else
+  // empty. Valid until the next call.
+  std::span<const std::byte> bytes_read(const TarMember& member) const;
 
  private:
   // Bytes between two headers up to which reading them costs less than another read: more for a

@@ -179,6 +179,13 @@ void ObjectStore::read_piece(const ObjectPtr& object, uint64_t offset, std::span
   std::memcpy(out.data(), piece->bytes->data(), out.size());
 }
 
+void ObjectStore::keep(const StoreObject& object, uint64_t offset,
+                       std::span<const std::byte> bytes) {
+  if (!cache_ || object.identity().empty() || bytes.size() > tuning_.read_bytes) return;
+  cache_->write_later(object.identity(), offset,
+                      std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()));
+}
+
 void ObjectStore::drop_copies(const ObjectPtr& object, uint64_t offset, uint64_t length) {
   if (offset > object->size || length > object->size - offset) return;
   forget(object, offset, length);
@@ -262,8 +269,9 @@ StoreCounts ObjectStore::counts() const {
   return counts;
 }
 
-uint64_t ObjectStore::request_bytes() const {
-  if (cache_) return UINT64_MAX;  // it serves whole samples again, and parts hardly ever
+uint64_t ObjectStore::request_bytes(const StoreObject& object) const {
+  // A cache serves whole samples again, and parts hardly ever.
+  if (!cached_identity(object).empty()) return UINT64_MAX;
   if (tuning_.request_bytes) return *tuning_.request_bytes;
   {
     // Bytes that have come and are not read yet: the link is faster than the readers.

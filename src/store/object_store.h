@@ -45,6 +45,8 @@ class ObjectStore {
   // Those that begin in this range do not come, unless they wait already.
   void forget(const ObjectPtr& object, uint64_t offset, uint64_t length = 1);
   void forget_all(const ObjectPtr& object);
+  // Keeps a range that was read as part of another one in the cache on disk, if there is one.
+  void keep(const StoreObject& object, uint64_t offset, std::span<const std::byte> bytes);
   // The bytes that were read of this range are damaged: the next reads of it ask the store.
   void drop_copies(const ObjectPtr& object, uint64_t offset, uint64_t length);
 
@@ -73,7 +75,7 @@ class ObjectStore {
   uint64_t ahead_bytes() const { return tuning_.ahead_bytes; }
   // ReadableFile::request_bytes(), as measured so far. UINT64_MAX too if much has come that is not
   // read yet: then the readers are slower than the link.
-  uint64_t request_bytes() const;
+  uint64_t request_bytes(const StoreObject& object) const;
   StoreCounts counts() const;
   // Waits until the cache has written what is pending.
   void flush();

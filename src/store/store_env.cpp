@@ -37,7 +37,7 @@ class StoreFile : public ReadableFile {
                    const NextRange& next) const override {
     store_->announce(object_, offset, length, advice, next);
   }
-  uint64_t request_bytes() const override { return store_->request_bytes(); }
+  uint64_t request_bytes() const override { return store_->request_bytes(*object_); }
 
  private:
   const std::shared_ptr<ObjectStore> store_;
