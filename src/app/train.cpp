@@ -67,7 +67,7 @@ class EndWithoutReads : public Observer {
 };
 
 // The program's name as called, each line indented by two spaces. The folder's recipe includes the
-// changes of --set.
+// changes of --set. URLs are without their queries, which may be secret.
 std::string next_commands(const TrainResult& result, const Recipe& recipe,
                           const std::string& folder) {
   const std::string& held_out =
@@ -77,8 +77,9 @@ std::string next_commands(const TrainResult& result, const Recipe& recipe,
   if (result.end != RunEnd::kDone && result.end != RunEnd::kEarlyStop)
     return fmt::format("\nnext:\n{} train --resume {}\n", next, run) + report;
   return "\nnext:\n" + report +
-         fmt::format("{} eval {} --data {}\n", next, run, shell_word(held_out)) +
-         fmt::format("{} data inspect {}\n", next, shell_word(recipe.data.source)) +
+         fmt::format("{} eval {} --data {}\n", next, run, shell_word(without_queries(held_out))) +
+         fmt::format("{} data inspect {}\n", next,
+                     shell_word(without_queries(recipe.data.source))) +
          fmt::format("{} train {} --set optimizer.lr={:g} --set train.epochs={:g}\n", next,
                      shell_word(folder + "/recipe.toml"), recipe.optimizer.lr / 2,
                      recipe.train.epochs * 2);
