@@ -88,6 +88,20 @@ TEST_F(StoreCache, ServesLaterRunsAndOtherProcesses) {
   EXPECT_EQ(server.asks().back().first, 190'000u);
 }
 
+TEST_F(StoreCache, CanBeEmptiedOfTheObjectsInUse) {
+  ObjectStore other(env(), options(), quick_tuning());
+  server.put("/b", text);
+  read_all(other, 10, "/b");
+  ObjectStore store(env(), options(), quick_tuning());
+  EXPECT_EQ(read_all(store), 10u);
+  const uint64_t used = store.counts().cache_used;
+  store.empty_cache();
+  EXPECT_LT(store.counts().cache_used, used);
+  EXPECT_EQ(read_all(store), 10u);
+  EXPECT_EQ(read_all(store), 0u);
+  EXPECT_EQ(read_all(store, 10, "/b"), 0u) << "it was not in use";
+}
+
 TEST_F(StoreCache, AnotherVersionOfTheObjectIsNotTakenForIt) {
   ObjectStore first(env(), options(), quick_tuning());
   read_all(first);

@@ -6,6 +6,7 @@
 
 #include "app/bench_report.h"
 #include "app/command.h"
+#include "app/scratch_folder.h"
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "data/crop_rows.h"
@@ -13,6 +14,7 @@
 #include "saturate/data/dataset.h"
 #include "saturate/data/loader.h"
 #include "store/link.h"
+#include "store/object_store.h"
 #include "store/store_env.h"
 
 namespace saturate {
@@ -71,6 +73,8 @@ struct StorageVariant {
     const ShuffleOptions shuffle{order.mode, arguments.block};
     std::vector<uint32_t> order_of = epoch_order(data.size(), kSeed, epoch, shuffle);
     order_of.resize(std::min(order_of.size(), arguments.samples));
+    if (cold && store_counts(env, arguments.store))
+      shared_store(env, arguments.store)->empty_cache();
     if (cold)
       for (const uint32_t sample : order_of) data.advise(ReadAdvice::kNotAgain, sample, 1);
     ReadAhead ahead(data, shuffle, kSeed, size_t(2 * threads), /*idle=*/false);
@@ -83,6 +87,7 @@ struct StorageVariant {
     parallel_for(size_t(threads), threads, [&](size_t thread) {
       for (size_t i; (i = next++) < order_of.size();) {
         if (thread == 0) ahead.advance(i, i);
+        require_running();
         data.read(order_of[i], scratch[thread]);
         bytes += scratch[thread].bytes.size();
       }
@@ -120,9 +125,7 @@ std::vector<StorageVariant> make_storage_variants(const Dataset& data, const std
   return variants;
 }
 
-int bench_storage(const StorageArguments& arguments) {
-  require_release_build();
-  Env& env = Env::posix();
+int measure_storage(Env& env, const StorageArguments& arguments) {
   const std::vector<int> threads =
       arguments.threads.empty() ? std::vector{available_cores()} : arguments.threads;
   std::vector<std::unique_ptr<Dataset>> sources;
@@ -153,6 +156,17 @@ int bench_storage(const StorageArguments& arguments) {
   return code;
 }
 
+int bench_storage(const StorageArguments& given) {
+  require_release_build();
+  StorageArguments arguments = given;
+  std::optional<ScratchFolder> cache;  // its own, since cold measurements empty it
+  if (const std::string folder = checked_cache_folder(given.store.cache_dir); !folder.empty()) {
+    catch_stop_signals_of_writing("removing its cache");
+    arguments.store.cache_dir = cache.emplace(folder).path();
+  }
+  return until_stopped([&] { return measure_storage(Env::posix(), arguments); });
+}
+
 }  // namespace
 
 void add_bench_storage(CLI::App& bench, int& exit_code) {
@@ -171,7 +185,8 @@ void add_bench_storage(CLI::App& bench, int& exit_code) {
   add_number(command, "--block", arguments.block, 1, 1 << 30,
              "As the number of data.shuffle=block:128");
   add_number(command, "--repeats", arguments.repeats, 1, 1000, "Measurements of each variant");
-  command.add_option("--cache-dir", arguments.store.cache_dir, "As data.cache_dir");
+  command.add_option("--cache-dir", arguments.store.cache_dir,
+                     "As data.cache_dir; a new folder in this one is used, and removed at the end");
   command.add_option("--cache-gb", arguments.store.cache_gb, "As data.cache_gb, of --cache-dir")
       ->check(CLI::NonNegativeNumber);
   add_json_option(command, arguments.json);

@@ -68,6 +68,8 @@ class ExtentCache {
   // Removes the ranges of a group's objects whose entry_number() is not among these, which are
   // sorted: the group has a new list. Nothing reads them meanwhile.
   void keep_only(const std::string& identity, std::span<const uint64_t> numbers) TAKES_LOCK(mutex_);
+  // Removes all ranges of the objects that this process uses. Nothing reads them meanwhile.
+  void empty() TAKES_LOCK(mutex_);
   // This process has read lists/NAME, or will keep it.
   void use_list(const std::string& name) TAKES_LOCK(mutex_);
   // Keeps a list as lists/NAME, in the place of an older one. False if there is no room.
@@ -112,6 +114,8 @@ class ExtentCache {
     uint64_t number, length;  // of its name
   };
   void remove_files(const std::string& folder, const std::vector<EntryRange>& ranges);
+  void keep_only_in(const std::string& folder, std::span<const uint64_t> numbers)
+      TAKES_LOCK(mutex_);
   // The range is in the folder.
   void note(const std::string& folder, uint64_t number, uint64_t length, uint64_t next_use)
       NEEDS_LOCK(mutex_);

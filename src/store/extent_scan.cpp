@@ -243,7 +243,20 @@ std::string ExtentCache::take_old(uint64_t& room) {
 }
 
 void ExtentCache::keep_only(const std::string& identity, std::span<const uint64_t> numbers) {
-  const std::string folder = folder_of(identity);
+  keep_only_in(folder_of(identity), numbers);
+}
+
+void ExtentCache::empty() {
+  flush();
+  std::set<std::string> folders;
+  {
+    const MutexLock lock(mutex_);
+    folders = in_use_;
+  }
+  for (const std::string& folder : folders) keep_only_in(folder, {});
+}
+
+void ExtentCache::keep_only_in(const std::string& folder, std::span<const uint64_t> numbers) {
   std::vector<EntryRange> others;
   try {
     for (const FileInfo& entry : list(folder).value_or(std::vector<FileInfo>())) {

@@ -17,7 +17,9 @@ namespace {
 // Fetched to open an object, and kept: the header of any format.
 constexpr uint64_t kHeadBytes = 512;
 
-std::string checked_folder(const std::string& folder) {
+}  // namespace
+
+std::string checked_cache_folder(const std::string& folder) {
   const auto refuse = [&](const char* what, const char* remedy) {
     fail(ErrorKind::kUsage, std::string("data.cache_dir ") + what, store_name(folder), remedy);
   };
@@ -29,8 +31,6 @@ std::string checked_folder(const std::string& folder) {
   return folder;
 }
 
-}  // namespace
-
 ObjectStore::ObjectStore(Env& env, const StoreOptions& options, const StoreTuning& tuning)
     : options_(options),
       tuning_(tuning),
@@ -38,7 +38,7 @@ ObjectStore::ObjectStore(Env& env, const StoreOptions& options, const StoreTunin
       credentials_(std::make_shared<CredentialSource>(env, options, tuning)),
       cache_(options.cache_dir.empty()
                  ? nullptr
-                 : std::make_unique<ExtentCache>(env, checked_folder(options.cache_dir),
+                 : std::make_unique<ExtentCache>(env, checked_cache_folder(options.cache_dir),
                                                  options.cache_gb, tuning)),
       client_(env, options, tuning, *credentials_) {}
 

@@ -26,6 +26,9 @@
 
 namespace saturate {
 
+// The folder of data.cache_dir, which may be empty. Fails with kUsage if it cannot be a cache.
+std::string checked_cache_folder(const std::string& folder);
+
 class ObjectStore {
  public:
   using ObjectPtr = std::shared_ptr<StoreObject>;
@@ -60,6 +63,11 @@ class ObjectStore {
   // Removes from the cache on disk the ranges of the group's objects but these: it has a new list.
   void keep_only(const std::string& group, size_t count,
                  const std::function<ObjectPtr(size_t)>& object);
+
+  // Removes from the cache on disk what it holds of the objects that this process uses.
+  void empty_cache() {
+    if (cache_) cache_->empty();
+  }
 
   // The cache on disk evicts a list that was read, if it has one of this name, after others.
   void use_list(const std::string& name);
