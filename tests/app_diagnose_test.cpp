@@ -96,9 +96,10 @@ TEST_F(DiagnoseCommand, ShowsTheLinkOfAStore) {
   const size_t line = result.out.find("\n  the network    ");
   ASSERT_NE(line, std::string::npos) << result.out;
   EXPECT_NE(result.out.find(" requests/s; first byte after ", line), std::string::npos);
-  const bool input_is_the_limit = evidence["input_alone"]["gain"].get<double>() <=
-                                  evidence["without_input"]["gain"].get<double>();
-  EXPECT_EQ(result.out.find("Set data.cache_dir", line) != std::string::npos, input_is_the_limit)
+  const bool is_the_limit = link["at_most"].get<double>() >= 1.1;
+  EXPECT_EQ(result.out.find("Set data.cache_dir", line) != std::string::npos, is_the_limit)
+      << result.out;
+  EXPECT_EQ(result.out.find("it is not the limit", line) != std::string::npos, !is_the_limit)
       << result.out;
 }
 

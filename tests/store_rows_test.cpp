@@ -230,7 +230,12 @@ TEST(CropRowChoice, ThreeQuartersOfAPhotographsRowsAreNeeded) {
   EXPECT_EQ(mean_crop_rows(augment), 1);
   FarImages in_segments;
   EXPECT_EQ(crop_share_of(in_segments, row_crops()), 1);
-  EXPECT_LT(crop_share_of(testing::MemoryDataset({"x"}), row_crops()), 0.8);
+  const std::string jpeg = testing::noise_jpeg(16, 16, 0), png(jpeg.size(), 'x');
+  const double share = crop_share_of(testing::MemoryDataset({jpeg, jpeg}), row_crops());
+  EXPECT_LT(share, 0.8);
+  EXPECT_EQ(crop_share_of(testing::MemoryDataset({png}), row_crops()), 1) << "no JPEG";
+  EXPECT_NEAR(crop_share_of(testing::MemoryDataset({jpeg, png}), row_crops()), (share + 1) / 2,
+              1e-9);
 }
 
 // Local shards beside far ones are read whole: their samples' checksums are checked.

@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "advise/diagnose.h"
+#include "advise/measured_link.h"
 #include "advise/measured_trainer.h"
 #include "advise/warm_source.h"
 #include "advise/what_ifs.h"
 #include "base/printable.h"
 #include "base/thread_pool.h"
-#include "data/crop_rows.h"
 #include "data/source_index.h"
 #include "feed/finish_batch.h"
 #include "run/setup.h"
@@ -23,7 +23,6 @@
 #include "saturate/feed.h"
 #include "saturate/memory.h"
 #include "saturate/train_step.h"
-#include "store/store_env.h"
 #include "trace/host.h"
 
 namespace saturate {
@@ -176,21 +175,14 @@ class Measuring {
   bool measure_base() {
     show("the recipe itself");
     std::vector<StepTiming> whole, held, input;
+    MeasuredLink link(env_, found_.recipe, *source_);
     Plan plan = {options_.rounds, kLeastTurn};
     for (int round = -1; round < plan.rounds; ++round) {
       const auto a = base_->measure(Turn::kWhole, plan.turn_s),
                  b = base_->measure(Turn::kHeld, plan.turn_s);
-      const StoreOptions store = found_.recipe.data.store_options();
-      const std::optional<StoreCounts> before = store_counts(env_, store);
-      const int64_t begin = env_.now_ns();
+      link.begin();
       const auto c = base_->measure(Turn::kInput, plan.turn_s);
-      if (before && source_->look_ahead() > 0)
-        found_.link = link_use(*before, store_counts(env_, store).value_or(*before),
-                               double(env_.now_ns() - begin) * 1e-9);
-      const DataOptions& data = found_.recipe.data;
-      if (found_.link && data.shuffle.mode == ShuffleMode::kFull &&
-          data.cache.mode == CacheMode::kNone)  // else whole samples are read
-        found_.link->crop_share = crop_share_of(*source_, found_.recipe.augment);
+      if (round >= 0) link.end();
       if (!a || !b || !c || options_.should_stop()) return false;
       if (round < 0) {  // warming up, which tells how long a step takes
         found_.rate = a->images_per_s();
@@ -204,6 +196,7 @@ class Measuring {
       if (round + 1 >= kLeastRounds && elapsed_s() > 2 * kBaseShare * options_.seconds) break;
     }
     summarise(whole, held, input);
+    found_.link = link.result(found_.phases);
     return measure_interludes();
   }
 

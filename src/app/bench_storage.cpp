@@ -65,7 +65,10 @@ struct StorageVariant {
   bool cold;
   BenchRow samples, megabytes;     // per second
   std::vector<BenchRow> far = {};  // of objects of a store: its link, as kLinkColumns
-  LinkUse link = {};               // of the last measurement that sent requests
+  StoreCounts all_use = {};        // of all measurements, which took so many seconds
+  double all_s = 0;
+  LinkUse link = {};
+  double crop_share = 1;  // LinkUse's
 
   // Reads the first samples of an epoch in that order.
   void measure(Env& env, uint32_t epoch, const StorageArguments& arguments) {
@@ -96,9 +99,14 @@ struct StorageVariant {
     samples.values.push_back(double(order_of.size()) / seconds);
     megabytes.values.push_back(double(bytes) * 1e-6 / seconds);
     if (!before || data.look_ahead() == 0) return;
-    const LinkUse use = link_use(*before, *store_counts(env, arguments.store), seconds);
-    if (use.requests_per_s > 0) link = use;
-    link.crop_share = crop_share_of(data, usual_crops());
+    const StoreCounts after = *store_counts(env, arguments.store);
+    const LinkUse use = link_use(*before, after, seconds);
+    add_use(all_use, *before, after);
+    all_s += seconds;
+    link = link_use(all_use, all_s);
+    link.crop_share = crop_share;
+    link.is_packed = samples.name.find("folder:") == std::string::npos;
+    link.in_random_order = order.mode == ShuffleMode::kFull;
     far.resize(std::size(kLinkColumns), {samples.name, "", {}, samples.keys});
     for (size_t i = 0; i < far.size(); ++i) {
       far[i].unit = kLinkColumns[i].unit;
@@ -109,6 +117,7 @@ struct StorageVariant {
 
 std::vector<StorageVariant> make_storage_variants(const Dataset& data, const std::string& source,
                                                   const std::vector<int>& threads) {
+  const double crop_share = data.look_ahead() > 0 ? crop_share_of(data, usual_crops()) : 1;
   std::vector<StorageVariant> variants;
   for (const int count : threads) {
     for (const Order& order : kOrders) {
@@ -119,6 +128,7 @@ std::vector<StorageVariant> make_storage_variants(const Dataset& data, const std
             {"source", source}, {"order", order.name}, {"cold", cold}, {"threads", count}};
         variants.push_back(
             {data, order, count, cold, {name, "samples/s", {}, keys}, {name, "MB/s", {}, keys}});
+        variants.back().crop_share = crop_share;
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "app/bench_report.h"
@@ -93,7 +94,6 @@ void print_ranks(const Diagnosis& diagnosis, const Measurements& found) {
 void print_link(const Measurements& found) {
   if (!found.link) return;
   fmt::print("  the network    {}\n", link_text(*found.link));
-  if (found.input_alone.ratio > found.without_input.ratio) return;  // input is not the limit
   for (const std::string& line : link_advice(*found.link)) fmt::print("    {}\n", line);
 }
 
@@ -190,11 +190,16 @@ Json run_json(const Measurements& found) {
 Json link_json(const Measurements& found) {
   if (!found.link) return {};
   const LinkUse& link = *found.link;
-  return {{"bytes_per_s", link.bytes_per_s},   {"requests_per_s", link.requests_per_s},
-          {"first_byte_s", link.first_byte_s}, {"first_byte_s_95", link.late_first_byte_s},
-          {"disk_share", link.disk_share},     {"large_requests", link.large_requests},
-          {"half_bytes", link.half_bytes},     {"larger_cache", link.larger_cache},
-          {"segments", segments_speedup(link)}};
+  return {{"bytes_per_s", link.bytes_per_s},
+          {"requests_per_s", link.requests_per_s},
+          {"first_byte_s", link.first_byte_s},
+          {"first_byte_s_95", link.late_first_byte_s},
+          {"disk_share", link.disk_share},
+          {"at_most", run_speedup(link, INFINITY)},
+          {"large_requests", run_speedup(link, link.large_requests)},
+          {"half_bytes", run_speedup(link, link.half_bytes)},
+          {"larger_cache", run_speedup(link, link.larger_cache)},
+          {"segments", run_speedup(link, segments_speedup(link))}};
 }
 
 Json to_json(const Diagnosis& diagnosis, const Measurements& found) {

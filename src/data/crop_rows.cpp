@@ -1,9 +1,13 @@
 #include "data/crop_rows.h"
 
+#include "base/text.h"
+#include "saturate/data/error.h"
+
 namespace saturate {
 namespace {
 
 constexpr size_t kImagesALook = 32;  // images between two looks at the link
+constexpr size_t kLooks = 8;         // at images, to learn their format
 
 }  // namespace
 
@@ -31,7 +35,19 @@ double mean_crop_rows(const AugmentOptions& augment) {
 double crop_share_of(const Dataset& data, const AugmentOptions& augment) {
   const bool may_gain = data.size() > 0 && data.tensors().empty() && !data.has_masks() &&
                         !data.size_of_parts(0).is_set();
-  return may_gain ? mean_crop_rows(augment) : 1;
+  const double rows = may_gain ? mean_crop_rows(augment) : 1;
+  double all = 0, jpegs = 0;
+  Sample sample;
+  for (size_t i = 0; rows < 1 && i < kLooks; ++i) {
+    try {
+      data.read(i * data.size() / kLooks, sample);
+    } catch (const Error&) {
+      continue;  // the run reports it
+    }
+    all += double(sample.bytes.size());
+    if (as_text(sample.bytes).starts_with("\xff\xd8\xff")) jpegs += double(sample.bytes.size());
+  }
+  return all > 0 ? 1 - jpegs / all * (1 - rows) : 1;
 }
 
 CropRows::CropRows(const Dataset& data, const LoaderOptions& options, const AugmentOptions& augment)

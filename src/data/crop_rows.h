@@ -19,8 +19,8 @@ SampleTransform training_transform(const AugmentOptions& augment, const SampleKe
 
 // Mean share of the rows of a photograph of 500 x 375 pixels that training's crops need.
 double mean_crop_rows(const AugmentOptions& augment);
-// The same of a source's images for LinkUse::crop_share: 1 if they are no images, or are in
-// segments already.
+// LinkUse::crop_share of a source, from some of its samples, which this reads: 1 if none are JPEGs,
+// or if they are in segments already.
 double crop_share_of(const Dataset& data, const AugmentOptions& augment);
 
 // Chooses the images of which only a part is read: those in random order, since neighbours are

@@ -338,6 +338,8 @@ void ExtentCache::add_counts(StoreCounts& counts) const {
   counts.disk_bytes += hit_bytes_;
   counts.disk_s += double(hit_ns_) * 1e-9;
   counts.disk_damaged += damaged_;
+  counts.cache_used = seen_used_;
+  counts.cache_budget = budget_;
 }
 
 }  // namespace saturate

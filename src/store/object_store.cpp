@@ -266,6 +266,7 @@ StoreCounts ObjectStore::counts() const {
   client_.add_counts(counts);
   if (cache_) cache_->add_counts(counts);
   counts.has_unknown = has_unknown_;
+  counts.ahead_bytes = tuning_.ahead_bytes;
   return counts;
 }
 
