@@ -1,4 +1,4 @@
-// What diagnose tells about the link of a run.
+// The link of a run, as diagnose describes it.
 #include <gtest/gtest.h>
 
 #include "advise/measured_link.h"

@@ -17,7 +17,7 @@ def _kind(mixin: Any, gradient_state: Any) -> Any:
 
 
 def begun_iteration() -> Any:
-    """What Accelerate asks about an iteration, of which it keeps a weak reference until end(); None without an
+    """A source of Accelerate's answers about an iteration, kept by it as a weak reference until end(); None without an
     Accelerator."""
     state, loading = sys.modules.get("accelerate.state"), sys.modules.get("accelerate.data_loader")
     if state is None or loading is None or not state.is_initialized():

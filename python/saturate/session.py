@@ -162,7 +162,7 @@ class Session:
         return found
 
     def _seen_later(self) -> List[WhatIf]:
-        """What the loop does, but not in its first steps."""
+        """Adds what the loop does only after its first steps."""
         known = [each.name for each in self.results]
         found = [each for each in called_often(self.seen) if self.is_wanted(each.name) and each.name not in known]
         self._skip_needless(found)

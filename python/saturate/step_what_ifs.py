@@ -197,7 +197,7 @@ def _has_bf16(torch: Any, has_gpu: bool) -> bool:
 
 
 def unscaling(torch: Any) -> Callable[[Any, Any, Any], None]:
-    """What a GradScaler does before an optimizer's step: it looks for gradients that are not finite, and waits."""
+    """As a GradScaler before an optimizer's step: looks for gradients that are not finite, and waits."""
     def unscale(optimizer: Any, *_: Any) -> None:
         grads = [each.grad for group in optimizer.param_groups for each in group["params"]
                  if each.grad is not None and not each.grad.is_sparse]
@@ -336,7 +336,7 @@ def _compiled(seen: Observation, has_gpu: bool, seconds: float) -> List[WhatIf]:
 
 
 def _not_found(seen: Observation) -> List[WhatIf]:
-    """What is not tried since the parts that it would change were not found."""
+    """Changes that are not tried since the parts that they would change were not found."""
     of_modules = [] if seen.modules else ["channels-last", "autocast-bf16", "autocast-fp16", "compile"]
     of_optimizers = [] if seen.optimizers else ["fused-optimizer", "foreach-optimizer"]
     return [*(not_tried(name, "no module was found that is called with gradients, outside compiled code")

@@ -193,7 +193,7 @@ void SourceIndex::use_file() {
     const IndexRecord& record = file->record(i);
     while (at < before && file_->record(at).key < record.key) ++at;
     const bool is_old = at < before && file_->record(at).key == record.key;
-    // What this or another process has found meanwhile counts as used.
+    // Entries that this or another process has found meanwhile count as used.
     if (is_old && file_->is_removed(at) && file_->record(at).crc == record.crc)
       file->remove(record.key);
     else if (!is_old || file_->is_used(at) || points_.has(record.key))
