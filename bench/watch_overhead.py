@@ -3,9 +3,9 @@
 
     bench/watch_overhead.py [--rounds 20] [--seconds 1.2] [--steps 0.8,1.4,10] [--cpu] [--json FILE]
 
-Each round runs a block of steps without and one with each of them, in an order that rotates, on one thread. Prints the
-median ratio of the times to the block without, its 95 % interval from order statistics, and the difference of the
-fastest blocks. TraceML (traceml-ai on PyPI; skipped if its command `traceml` is missing) patches torch for the whole
+Each round runs a block of steps without and one with each of them, in random order, on one thread. Prints the median
+ratio of the times to the block without, its 95 % interval from order statistics, and the difference of the fastest
+blocks. TraceML (traceml-ai on PyPI; skipped if its command `traceml` is missing) patches torch for the whole
 process and needs its own launcher, so it has a separate process; the other blocks share one. On a busy machine use
 --cpu (CPU time of the process instead of wall time) and many short blocks. Needs torch and the package.
 """
@@ -15,6 +15,7 @@ import contextlib
 import json
 import math
 import os
+import random
 import shutil
 import statistics
 import subprocess
@@ -160,8 +161,7 @@ def compared(workers, milliseconds, options, clock):
     count = max(10, int(options.seconds / milliseconds * 1e3))
     tools, times, loads = list(workers), {tool: [] for tool in workers}, []
     for number in range(options.rounds):
-        turn = number % len(tools)
-        for tool in tools[turn:] + tools[:turn]:
+        for tool in random.Random(number).sample(tools, len(tools)):
             times[tool].append(workers[tool].seconds(tool, width, count, clock) / count * 1e3)
         loads.append(os.getloadavg()[0])
     base = times["without"]
