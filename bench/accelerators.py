@@ -51,6 +51,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
+    commit = commit_of(ROOT / "build/saturate")
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     rows = []
     for source in options.sources:
@@ -62,7 +63,7 @@ def main():
             print(f"{rows[-1]['name']:40} {share:.3f}", file=sys.stderr, flush=True)
             if share < 0.5:
                 break
-    write("accelerators", rows, options.json, commit_of(ROOT / "build/saturate"))
+    write("accelerators", rows, options.json, commit)
 
 
 if __name__ == "__main__":

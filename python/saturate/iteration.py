@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Deque, Iterator, Tuple
 
@@ -49,7 +50,7 @@ class Iteration:
             raise Error("this iteration was ended by a newer one over the same loader, or by close(): "
                         "make a separate saturate.Loader for each of two concurrent iterations")
         if not self._begun:
-            self._accelerate, self._begun = begun_iteration(), True
+            self._accelerate, self._begun = None if loader._saturate else begun_iteration(), True
         try:
             self._fill()
         except Error:
@@ -60,8 +61,7 @@ class Iteration:
             place.epoch, place.batch, place.begun = place.epoch + 1, 0, False
             if loader._running is place:
                 loader._running = None
-            if self._accelerate is not None:
-                self._accelerate.end()
+            self._leave_accelerate()
             raise StopIteration
         staged, names, index = self._staged[0]  # if what follows fails, the next call tries again
         batch = self._converted(staged)
@@ -74,6 +74,15 @@ class Iteration:
         if self._accelerate is not None:
             self._accelerate.end_of_dataloader = place.batch >= loader._core.batches
         return batch
+
+    def _leave_accelerate(self) -> None:
+        registered, self._accelerate = self._accelerate, None
+        if registered is not None:
+            registered.end()
+
+    def __del__(self) -> None:  # of one that a loop left, for the one around it
+        if getattr(self, "_accelerate", None) is not None and not sys.is_finalizing():
+            self._leave_accelerate()
 
     def _fill(self) -> None:
         """Takes the next batch; with a device, also those that are ready to be copied ahead."""

@@ -235,19 +235,21 @@ def _replacement(loader: Any) -> List[WhatIf]:
     return [WhatIf("saturate-loader", remedy, batches=opened, is_trade=True, skipped=why_not)]
 
 
-def loader_what_ifs(loader: Any, has_gpu: bool, is_blocking: bool = False) -> List[WhatIf]:
-    """`is_blocking`: the step copies pinned batches to a GPU, and waits for that."""
+def loader_what_ifs(loader: Any, has_gpu: bool, is_blocking: bool = False,
+                    is_wanted: Callable[[str], bool] = bool) -> List[WhatIf]:
+    """`is_blocking`: the step copies pinned batches to a GPU, and waits for that. `is_wanted`: which names; all."""
     from torch.utils.data import DataLoader
 
     if not isinstance(loader, DataLoader):
         return [not_tried(name, "the loader is no DataLoader of torch's, whose arguments are known")
                 for name in OF_DATALOADER if name != "saturate-loader" or not isinstance(loader, Loader)]
-    return [*_workers(loader), *_pinning(loader, has_gpu, is_blocking), *_decode_cache(loader), *_replacement(loader),
-            *_batch_size(loader)]
+    return [*_workers(loader), *_pinning(loader, has_gpu, is_blocking), *_decode_cache(loader),
+            *(_replacement(loader) if is_wanted("saturate-loader") else []), *_batch_size(loader)]
 
 
-def data_of(loader: Any) -> Any:
-    return loader._arguments["source"] if isinstance(loader, Loader) else loader.dataset
+def have_same_data(one: Any, other: Any) -> bool:
+    first, second = (each._arguments["source"] if isinstance(each, Loader) else each.dataset for each in (one, other))
+    return first is second or (isinstance(first, str) and bool(first == second))
 
 
 def is_copied(loader: Any) -> bool:

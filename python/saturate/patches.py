@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import time
+import weakref
 from collections import UserDict
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
@@ -16,6 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 Calls = Dict[str, List[Tuple[Any, Tuple[str, ...]]]]
 
 COPIES = ("to", "cuda")
+CONDITIONS = ("__bool__", "__index__")  # another value could take the step where its data do not fit
 MOST_REPEATS = 8  # of one place in one step, that get its first value: a loop may wait for another one
 
 
@@ -63,7 +65,7 @@ def endless_schedules(torch: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def _tensors_of(batch: Any) -> Iterator[Any]:
-    if hasattr(batch, "is_pinned"):
+    if isinstance(batch, sys.modules["torch"].Tensor):
         yield batch
     elif isinstance(batch, (list, tuple, dict, UserDict)):
         for each in batch.values() if isinstance(batch, (dict, UserDict)) else batch:
@@ -71,8 +73,11 @@ def _tensors_of(batch: Any) -> Iterator[Any]:
 
 
 def _copying(tensor: Any, name: str, is_without_waiting: bool, saw_waiting: Callable[[], Any]) -> Callable[..., Any]:
+    found = weakref.ref(tensor)  # a cycle would keep pinned memory until the next garbage collection
+
     def copy(*arguments: Any, **named: Any) -> Any:
-        for each in COPIES:  # which refer to the tensor
+        tensor = found()
+        for each in COPIES:
             vars(tensor).pop(each, None)
         waits = not named.get("non_blocking") and all(each is not True for each in arguments)
         if waits and is_without_waiting:
@@ -96,6 +101,23 @@ def with_copies(batch: Any, is_without_waiting: bool, saw_waiting: Callable[[], 
     return batch
 
 
+class Loading:
+    """While the loop's loader makes a batch, what it calls is not the step's."""
+
+    is_active = False
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        before, self.is_active = self.is_active, True
+        try:
+            yield
+        finally:
+            self.is_active = before
+
+
+LOADING = Loading()
+
+
 def _is_from_torch(frame: Any) -> bool:
     """torch's own optimizers call item(), which no user can leave out."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "torch"
@@ -115,7 +137,8 @@ class Counted:
         is_compiling = sys.modules["torch"].compiler.is_compiling
 
         def counted(*arguments: Any, **named: Any) -> Any:
-            if is_compiling() or not self._is_active or self._is_inside or _is_from_torch(sys._getframe(1)):
+            if (is_compiling() or not self._is_active or self._is_inside or LOADING.is_active
+                    or _is_from_torch(sys._getframe(1))):
                 return original(*arguments, **named)
             self._is_inside, begin = True, time.perf_counter()
             try:
@@ -161,7 +184,7 @@ def _silent(original: Callable[..., Any], is_value: bool, turn: _Turn) -> Callab
         if is_compiling():
             return original(*arguments, **named)
         frame = sys._getframe(1)
-        if not turn.is_active or _is_from_torch(frame):
+        if not turn.is_active or LOADING.is_active or _is_from_torch(frame):
             return original(*arguments, **named)
         if not is_value:
             return None
@@ -177,11 +200,11 @@ def _silent(original: Callable[..., Any], is_value: bool, turn: _Turn) -> Callab
 
 
 def without_calls(cause: str, calls: Calls) -> Callable[[], contextlib.AbstractContextManager[Callable[[], None]]]:
-    """A step without the calls of a cause. Values that a step reads are those of its first time. The `with` block's
-    value is to be called before each step."""
+    """A step without the calls of a cause. Values that a step reads are those of its first time, but for conditions.
+    The `with` block's value is to be called before each step."""
     turn = _Turn()
     wrappers = [(owner, name, _silent(getattr(owner, name), cause == "item-in-loop", turn))
-                for owner, names in calls[cause] for name in names]
+                for owner, names in calls[cause] for name in names if name not in CONDITIONS]
 
     @contextlib.contextmanager
     def change() -> Iterator[Callable[[], None]]:

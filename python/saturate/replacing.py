@@ -114,7 +114,8 @@ def _sampling(loader: Any, found: Dict[str, Any]) -> str:
 
 def _has_samples_of(loader: Loader, root: str, dataset: Any) -> bool:
     """Whether it lists the same files with the same labels: as many, each of which it has."""
-    classes, paths = loader.classes, {path for path, _ in dataset.samples}
+    classes, samples = loader.classes, [(os.fspath(path), label) for path, label in dataset.samples]
+    paths = {path for path, _ in samples}
 
     def has(path: str, label: int) -> bool:
         parts = path[len(root) + 1:].split(os.sep)
@@ -122,12 +123,12 @@ def _has_samples_of(loader: Loader, root: str, dataset: Any) -> bool:
                 and not any(part.startswith(".") for part in parts[:-1]))
 
     return (loader.samples == len(dataset) == len(dataset.samples) == len(paths)
-            and all(has(*sample) for sample in dataset.samples))
+            and all(has(*sample) for sample in samples))
 
 
 def _folder_of(dataset: Any) -> Optional[str]:
     """The folder whose class folders have the samples, which for ImageNet is below `root`."""
-    paths: List[str] = [path for path, _ in dataset.samples]
+    paths: List[str] = [os.fspath(path) for path, _ in dataset.samples]
     folder = os.path.commonprefix(paths).rpartition(os.sep)[0]
     for root in (folder, os.path.dirname(folder)):  # the latter if there is one class
         try:

@@ -15,7 +15,7 @@ from ._core import Error
 from .diagnosing import Diagnosis, conclude
 from .group_turns import check_group
 from .loader import Loader
-from .loader_what_ifs import data_of, own_batches
+from .loader_what_ifs import have_same_data, own_batches
 from .observing import STEPS, Observation
 from .patches import endless_schedules, replaced
 from .session import Session, check_names, first_line, is_failure, is_interrupt
@@ -190,7 +190,7 @@ class ScriptLoop:
         """Whether another loader with whose batches an optimizer makes steps is the loop's: some scripts make one for
         each epoch."""
         line = getattr(loader, "_saturate_line", 0)
-        if data_of(loader) is data_of(self.loader) or (line and line == getattr(self.loader, "_saturate_line", 0)):
+        if have_same_data(loader, self.loader) or (line and line == getattr(self.loader, "_saturate_line", 0)):
             self._again = loader
             self.interrupted()
         elif not self._has_told:

@@ -60,6 +60,7 @@ class Session:
         self._own = Arm(own_batches(loader), is_made_here=is_copied(loader))
         self._turn_s = min(MOST_TURN_S, max(LEAST_TURN_S, self.seconds * TURN_SHARE))
         self.results: List[WhatIf] = []
+        self._of_loader: Optional[List[WhatIf]] = None  # changes of the loader, which take long to find
         self.current: Optional[WhatIf] = None  # whose change runs, or has left its traces; also after a failure
         self.pace: Optional[Pace] = None      # of the loop as it is
         self.held_gain = self.loading_gain = Gain(1.0, 0.0, float("inf"))
@@ -154,8 +155,9 @@ class Session:
         return (self._only is None or name in self._only) and name not in self._skip
 
     def _wanted(self) -> List[WhatIf]:
-        found = [*loader_what_ifs(self.loader, self.has_gpu, self.seen.is_blocking),
-                 *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
+        if self._of_loader is None:
+            self._of_loader = loader_what_ifs(self.loader, self.has_gpu, self.seen.is_blocking, self.is_wanted)
+        found = [*self._of_loader, *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
         found = [each for each in found if self.is_wanted(each.name)]
         found.sort(key=lambda each: each.name not in SEEN)  # what was seen in the loop first
         self._skip_needless(found)

@@ -200,11 +200,12 @@ def unscaling(torch: Any) -> Callable[[Any, Any, Any], None]:
     """As a GradScaler before an optimizer's step: looks for gradients that are not finite, and waits."""
     def unscale(optimizer: Any, *_: Any) -> None:
         grads = [each.grad for group in optimizer.param_groups for each in group["params"]
-                 if each.grad is not None and not each.grad.is_sparse]
+                 if each.grad is not None and not each.grad.is_sparse and each.grad.dtype == torch.float32]
         for device in {each.device for each in grads}:
             found, scale = torch.zeros(1, device=device), torch.ones(1, device=device)
-            torch._amp_foreach_non_finite_check_and_unscale_(
-                [each for each in grads if each.device == device], found, scale)
+            with torch.no_grad():
+                torch._amp_foreach_non_finite_check_and_unscale_(
+                    [each for each in grads if each.device == device], found, scale)
             found.item()
 
     return unscale

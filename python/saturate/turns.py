@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, Nam
 
 from ._core import Error, is_worth, may_be_worth, paired_gain
 from .loader import Loader
+from .patches import LOADING
 from .patching import Edit
 from .phases import size_of
 
@@ -102,6 +103,10 @@ class Arm:
         self._batches: Optional[Iterator[Any]] = None
 
     def next(self) -> Any:
+        with LOADING.active():
+            return self._next()
+
+    def _next(self) -> Any:
         if self._batches is not None:
             try:
                 return next(self._batches)

@@ -17,7 +17,7 @@ from fake_gpu import FakeTransfers  # noqa: E402
 from sample_sets import PNG  # noqa: E402
 from saturate.loader_what_ifs import loader_what_ifs  # noqa: E402
 from saturate.observing import Observation  # noqa: E402
-from saturate.patches import calls_of, without_calls  # noqa: E402
+from saturate.patches import LOADING, calls_of, without_calls  # noqa: E402
 from saturate.step_what_ifs import step_what_ifs, unscaling  # noqa: E402
 from saturate.turns import ahead_of  # noqa: E402
 from timed_loop import Loop, names  # noqa: E402
@@ -239,6 +239,16 @@ def test_batches_of_a_loader_of_saturate_are_ahead():
     for given, ahead in ({}, 4), ({"prefetch": 9}, 9):
         with saturate.Loader("synth:size=24,count=60", batch=16, size=8, **given) as loader:
             assert ahead_of(loader) == ahead
+
+
+def test_conditions_and_what_the_loader_reads_keep_their_values():
+    with without_calls("item-in-loop", calls_of(torch))() as begin_step:
+        begin_step()
+        values = [torch.tensor(value) for value in (1, 0, 2)]
+        assert [value.item() for value in values] == [1, 1, 1]
+        assert [bool(value) for value in values] == [True, False, True] and ["a", "b", "c"][values[2]] == "c"
+        with LOADING.active():
+            assert [value.item() for value in values] == [1, 0, 2]
 
 
 SATURATE = """

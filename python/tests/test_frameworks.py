@@ -86,6 +86,13 @@ def test_accelerate_accumulates_within_an_epoch(device):
     plain = [accelerator.prepare(torch.utils.data.DataLoader(list(range(size)), batch_size=4)) for size in (22, 8)]
     expected = [False, False, False, True, False, True] * 2
     assert synchronised(accelerator, *plain) == synchronised(accelerator, loader, evaluation) == expected
+
+    class LeftAtOnce:
+        def __iter__(self):
+            next(iter(evaluation))
+            return iter(())
+
+    assert synchronised(accelerator, loader, LeftAtOnce()) == expected
     for _ in loader:
         break
     assert not accelerator.gradient_state.in_dataloader

@@ -178,9 +178,14 @@ int named_descriptor(const std::string& path) {
 class PosixFileLock : public FileLock {
  public:
   explicit PosixFileLock(int fd) : fd_(fd) {}
+  // Closing alone does not unlock while a forked process has it open.
+  ~PosixFileLock() override {
+    if (::getpid() == owner_) ::flock(fd_.get(), LOCK_UN);
+  }
 
  private:
-  FileDescriptor fd_;  // closing it unlocks
+  FileDescriptor fd_;
+  const pid_t owner_ = ::getpid();
 };
 
 class PosixEnv : public Env {

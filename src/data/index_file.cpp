@@ -119,21 +119,29 @@ size_t IndexFile::position(const ScanKey& key) const {
   return at == records_.end() || at->key != key ? records_.size() : size_t(at - records_.begin());
 }
 
-bool IndexFile::read(size_t i, std::vector<uint8_t>& coded) const {
-  const IndexRecord& record = records_[i];
-  coded.resize(record.size);
+bool IndexFile::fetch(size_t i, std::vector<uint8_t>& coded) const {
+  coded.resize(records_[i].size);
   try {
-    file_->read_at(record.offset, std::as_writable_bytes(std::span(coded)));
+    file_->read_at(records_[i].offset, std::as_writable_bytes(std::span(coded)));
+    return true;
   } catch (const Error&) {
-    return false;  // a file that was shortened meanwhile
+    return false;  // a file that was shortened meanwhile, or replaced on another machine
   }
-  return crc_of(record.key, coded) == record.crc;
+}
+
+bool IndexFile::is_sound(size_t i, std::span<const uint8_t> coded) const {
+  return crc_of(records_[i].key, coded) == records_[i].crc;
+}
+
+bool IndexFile::read(size_t i, std::vector<uint8_t>& coded) const {
+  return fetch(i, coded) && is_sound(i, coded);
 }
 
 bool IndexFile::find(const ScanKey& key, std::vector<uint8_t>& coded) const {
   const size_t i = position(key);
   if (i == size() || is_removed(i)) return false;
-  const bool sound = read(i, coded);
+  if (!fetch(i, coded)) return false;
+  const bool sound = is_sound(i, coded);
   use_[i] = sound ? kUsed : kRemoved;
   return sound;
 }

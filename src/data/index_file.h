@@ -62,6 +62,9 @@ class IndexFile : public ScanStore {
   enum : uint8_t { kNotUsed, kUsed, kRemoved };
   IndexFile() = default;
   std::string load(std::unique_ptr<ReadableFile> file);
+  // False if they cannot be read.
+  bool fetch(size_t i, std::vector<uint8_t>& coded) const;
+  bool is_sound(size_t i, std::span<const uint8_t> coded) const;
 
   std::unique_ptr<ReadableFile> file_;
   uint64_t bytes_ = 0;

@@ -138,7 +138,7 @@ void SourceIndex::save_or_warn(bool patient) noexcept {
 }
 
 // Fails with kUsage while another process has it. Null where files cannot be locked: processes that
-// save at the same time then lose entries, not the file.
+// save at the same time may then lose entries, or the file, which a later save makes anew.
 std::unique_ptr<FileLock> SourceIndex::lock(bool patient) {
   for (int tries = 0;; ++tries) {
     try {
@@ -152,7 +152,14 @@ std::unique_ptr<FileLock> SourceIndex::lock(bool patient) {
 }
 
 void SourceIndex::require_writable() {
-  if (!path_.empty()) AtomicFile(env_, path_, AtomicFile::Existing::kReplace);
+  if (path_.empty()) return;
+  env_.make_directories(parent_folder(path_));
+  try {
+    const auto held = lock(/*patient=*/false);
+    AtomicFile(env_, path_, AtomicFile::Existing::kReplace);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUsage) throw;  // else another process writes it
+  }
 }
 
 IndexTotals SourceIndex::save(bool prune, bool patient) {

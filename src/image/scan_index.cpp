@@ -158,9 +158,14 @@ void ScanIndex::hand_over(const std::shared_ptr<const ScanStore>& store) {
 
 void ScanIndex::visit(
     const std::function<void(const ScanKey&, std::span<const uint8_t>)>& see) const {
+  std::vector<std::pair<ScanKey, std::vector<uint8_t>>> copies;  // see() may take long
   for (const Part& part : part_) {
-    const MutexLock lock(part.mutex);
-    for (const auto& [key, kept] : part.kept) see(key, kept.coded);
+    copies.clear();
+    {
+      const MutexLock lock(part.mutex);
+      for (const auto& [key, kept] : part.kept) copies.emplace_back(key, kept.coded);
+    }
+    for (const auto& [key, coded] : copies) see(key, coded);
   }
 }
 

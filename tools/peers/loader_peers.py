@@ -210,14 +210,15 @@ def ffcv_raw_uint8(files, threads):
     return ffcv_epoch(beton, threads, floats=False)
 
 
-def in_shards(files, form):
-    """A folder of eight shards of another loader's format with all photographs, written at first use."""
-    out = pathlib.Path(tempfile.gettempdir()) / f"{form}-{files.checksum():08x}"
+def in_shards(files, form, threads):
+    """A folder of shards of another loader's format with all photographs, which are JPEGs, written at first use."""
+    shards = max(8, threads)  # each worker needs one
+    out = pathlib.Path(tempfile.gettempdir()) / f"{form}-{shards}-{files.checksum():08x}"
     if not out.exists():
         partial = out.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         items = [(pathlib.Path(path), label) for path, label in files.items]
-        getattr(store_formats, f"write_{form}")(items, partial, 8, None)
+        getattr(store_formats, f"write_{form}")(items, partial, shards, None)
         partial.rename(out)
     return out
 
@@ -226,7 +227,7 @@ def webdataset(files, threads):
     """Tars, decoded by torchvision."""
     import webdataset as wds
 
-    shards = sorted(map(str, in_shards(files, "tar").glob("*.tar")))
+    shards = sorted(map(str, in_shards(files, "tar", threads).glob("*.tar")))
     dataset = wds.WebDataset(shards, shardshuffle=len(shards)).shuffle(256).to_tuple("jpg", "cls")
     loader = store_worker.torch_loader(dataset.map_tuple(store_worker.augmentation(), int), threads,
                                        persistent_workers=True, prefetch_factor=4)
@@ -244,7 +245,7 @@ def litdata(files, threads):
             sample = super().__getitem__(index)
             return augmented(sample["jpg"]), sample["label"]
 
-    dataset = Photographs(str(in_shards(files, "litdata")), shuffle=True)
+    dataset = Photographs(str(in_shards(files, "litdata", threads)), shuffle=True)
     loader = litdata.StreamingDataLoader(dataset, batch_size=BATCH, num_workers=threads, persistent_workers=True,
                                          prefetch_factor=4, worker_init_fn=store_worker.one_thread)
     return lambda: sum(len(labels) for _, labels in loader)
