@@ -1,7 +1,9 @@
 // data.index: processes that share a file, and saves during an epoch.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <chrono>
+#include <csignal>
 #include <thread>
 
 #include "tests/fault_env.h"
@@ -107,6 +109,52 @@ TEST_F(SharedIndex, IsWrittenWhereFilesCannotBeLocked) {
   SourceIndex index(env, path, SourceIndex::Kind::kGiven);
   add_to(index, dir / "one");
   EXPECT_EQ(index.save(false).files, size_t(kPhotos));
+}
+
+TEST_F(SharedIndex, AReadThatFailsRemovesNoEntry) {
+  testing::index_into(path, dir / "one");
+  FaultEnv env(Env::posix());
+  SourceIndex index(env, path, SourceIndex::Kind::kGiven);
+  const std::string photo = testing::indexed_photo(0);
+  const ScanKey key = scan_key(std::as_bytes(std::span(photo)));
+  std::vector<uint8_t> coded;
+  env.inject({.match = {FileOp::kRead, path}, .error = ESTALE});
+  EXPECT_FALSE(index.points()->find_coded(key, coded));
+  env.clear();
+  EXPECT_TRUE(index.points()->find_coded(key, coded));
+}
+
+TEST_F(SharedIndex, IndexingLeavesTheFileOfAnotherProcessThatSaves) {
+  SourceIndex index(Env::posix(), path, SourceIndex::Kind::kGiven);
+  const auto other = Env::posix().lock(path + ".lock");
+  const std::string unfinished = testing::temporary_of(path, getpid());
+  testing::write_file(unfinished, "half");
+  index.require_writable();
+  EXPECT_EQ(testing::read_text(unfinished), "half");
+}
+
+TEST_F(SharedIndex, OthersFindPointsWhileTheyAreWritten) {
+  SourceIndex index(Env::posix(), path, SourceIndex::Kind::kGiven);
+  add_to(index, dir / "one");
+  size_t found = 0;
+  std::vector<uint8_t> coded;
+  index.points()->visit([&](const ScanKey& key, std::span<const uint8_t>) {
+    std::thread([&] { found += index.points()->find_coded(key, coded); }).join();
+  });
+  EXPECT_EQ(found, size_t(kPhotos));
+}
+
+TEST_F(SharedIndex, ALockEndsThoughAForkedProcessHasItOpen) {
+  auto held = Env::posix().lock(path + ".lock");
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  held.reset();
+  EXPECT_NO_THROW(Env::posix().lock(path + ".lock"));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
 }
 
 TEST_F(SharedIndex, IndexingReadsNothingIfItCannotSave) {

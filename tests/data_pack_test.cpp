@@ -353,7 +353,7 @@ TEST_F(Pack, AKilledPackCanBeRepeated) {
     EXPECT_EQ(error_of([&] { open_dataset(env(), uri); }).kind(), ErrorKind::kData);
 
     const std::string alive =
-        parent + (lmdb ? "/data.mdb" : "/a.shard") + ".tmp-" + std::to_string(getppid());
+        testing::temporary_of(parent + (lmdb ? "/data.mdb" : "/a.shard"), getppid());
     write_file(alive, "x");
     pack(env(), *folder, uri);
     testing::expect_equal(*folder, *open_dataset(env(), uri));

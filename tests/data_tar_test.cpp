@@ -367,17 +367,20 @@ TEST(WriteDataset, FilesOfAKilledProcessAreRemoved) {
   const pid_t dead = fork();
   if (dead == 0) _exit(0);
   ASSERT_EQ(waitpid(dead, nullptr, 0), dead);
-  const std::string ending = ".tmp-" + std::to_string(dead) + "/cross/00000000.jpg";
-  write_file(dir / ("set" + ending), "half");
-  write_file(dir / ("there/.incomplete" + ending), "half");
-  const std::string alive = "set.tmp-" + std::to_string(getppid());
-  write_file(dir / (alive + "/notes.txt"), "another process is at work");
+  const std::string half = "/cross/00000000.jpg",
+                    far = dir / "set.tmp-" + std::to_string(dead) + "-1";
+  write_file(testing::temporary_of(dir / "set", dead) + half, "half");
+  write_file(testing::temporary_of(dir / "there/.incomplete", dead) + half, "half");
+  const std::string alive = testing::temporary_of(dir / "set", getppid()) + "/notes.txt";
+  write_file(alive, "another process is at work");
+  write_file(far, "another machine's process is at work");
   for (const char* out : {"set", "there"}) {
     write_dataset(env(), *synth, dir / out, 1);
     EXPECT_EQ(open_dataset(env(), dir / out)->size(), 4u) << out;
   }
-  EXPECT_EQ(env().list(dir.path()).size(), 3u);
-  EXPECT_TRUE(env().exists(dir / (alive + "/notes.txt")));
+  EXPECT_EQ(env().list(dir.path()).size(), 4u);
+  EXPECT_TRUE(env().exists(far));
+  EXPECT_TRUE(env().exists(alive));
 }
 
 TEST(WriteDataset, LongClassNamesUseTheUstarPrefix) {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "data/atomic_file.h"
 #include "data/sample_reader.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/env.h"
@@ -26,6 +27,13 @@ namespace saturate::testing {
 
 inline Env& env() {
   return Env::posix();
+}
+
+// The name that process `pid` of this machine would give to the file until it is complete.
+inline std::string temporary_of(const std::string& path, pid_t pid) {
+  const std::string name = claim_temporary(env(), path, /*replace=*/true), mark = ".tmp-";
+  const size_t at = name.rfind(mark) + mark.size();
+  return name.substr(0, at) + std::to_string(pid) + name.substr(name.find('-', at));
 }
 
 // A temporary folder for one test, removed at the end.

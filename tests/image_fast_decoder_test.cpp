@@ -58,7 +58,7 @@ TEST(FastDecoder, IsNearExactForEverySamplingSizeAndCrop) {
 TEST(FastDecoder, EqualsExactWithoutResizing) {
   FastDecoder decoder;
   for (const char* const name : {"444", "grey", "progressive_444"}) {
-    const auto* kind =
+    const auto kind =
         std::find_if(std::begin(kFastKinds), std::end(kFastKinds),
                      [&](const JpegKind& k) { return std::string_view(k.name) == name; });
     const auto bytes = encode_as(test_picture(97, 61), *kind);

@@ -20,16 +20,10 @@ using testing::golden_input;
 using testing::JpegKind;
 using testing::test_picture;
 
-const JpegKind kKinds[] = {
-    {"444"},
-    {"422", JCS_YCbCr, 2, 1},
-    {"420", JCS_YCbCr, 2, 2},
-    {"grey", JCS_GRAYSCALE},
-    {"progressive_444", JCS_YCbCr, 1, 1, true},
-    {"progressive_420", JCS_YCbCr, 2, 2, true},
+const std::vector<JpegKind> kKinds = testing::usual_kinds_and({
     {"restarts_422", JCS_YCbCr, 2, 1, false, 1},
     {"own_tables_420", JCS_YCbCr, 2, 2, false, 0, false, true},
-};
+});
 
 struct Cut {
   std::vector<std::byte> bytes;

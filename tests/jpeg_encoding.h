@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,20 @@ struct JpegKind {
   bool arithmetic = false;
   bool own_tables = false;  // optimised Huffman tables
 };
+
+// The kinds that nearly all files are of, and `others`.
+inline std::vector<JpegKind> usual_kinds_and(std::initializer_list<JpegKind> others) {
+  std::vector<JpegKind> kinds = {
+      {"444"},
+      {"422", JCS_YCbCr, 2, 1},
+      {"420", JCS_YCbCr, 2, 2},
+      {"grey", JCS_GRAYSCALE},
+      {"progressive_444", JCS_YCbCr, 1, 1, true},
+      {"progressive_420", JCS_YCbCr, 2, 2, true},
+  };
+  kinds.insert(kinds.end(), others);
+  return kinds;
+}
 
 // libjpeg's errors end the process: these images are valid.
 inline std::vector<std::byte> encode_as(const Image& image, const JpegKind& kind,

@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch")
 
 from fake_gpu import FakeTransfers  # noqa: E402
 from sample_sets import PNG  # noqa: E402
-from saturate.loader_what_ifs import loader_what_ifs  # noqa: E402
+from saturate.loader_what_ifs import have_same_data, loader_what_ifs  # noqa: E402
 from saturate.observing import Observation  # noqa: E402
-from saturate.patches import LOADING, calls_of, without_calls  # noqa: E402
+from saturate.patches import LOADING, calls_of, with_copies, without_calls  # noqa: E402
 from saturate.step_what_ifs import step_what_ifs, unscaling  # noqa: E402
 from saturate.turns import ahead_of  # noqa: E402
 from timed_loop import Loop, names  # noqa: E402
@@ -197,11 +197,23 @@ def test_conditions_in_compiled_code_are_compiled_as_they_are(change):
         assert torch.compile(function, backend="eager")(torch.ones(2)).tolist() == [2, 2]
 
 
-def test_what_a_scaler_does_changes_no_gradient():
-    weights = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))]
-    weights[0].grad = torch.full((2,), 3.0)
+def test_a_packed_sequence_stays_as_it_is(monkeypatch):
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2)])
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
+    assert with_copies([packed], is_without_waiting=True)[0] is packed
+    assert "to" not in getattr(packed, "__dict__", {}) and packed.to("cpu").data.tolist() == [1, 1]
+
+
+def test_what_a_scaler_does_changes_no_gradient(monkeypatch):
+    kinds, check = [], torch._amp_foreach_non_finite_check_and_unscale_
+    monkeypatch.setattr(torch, "_amp_foreach_non_finite_check_and_unscale_", lambda grads, *rest: (
+        kinds.extend(each.dtype for each in grads), check(grads, *rest)))
+    weights = [torch.nn.Parameter(torch.ones(2, dtype=kind)) for kind in (torch.float32, torch.bfloat16, torch.float32)]
+    for each in weights[:2]:
+        each.grad = torch.full_like(each, 3.0)
     unscaling(torch)(torch.optim.SGD(weights, lr=0.1))
-    assert weights[0].grad.tolist() == [3, 3] and weights[1].grad is None
+    assert weights[0].grad.tolist() == weights[1].grad.tolist() == [3, 3] and weights[2].grad is None
+    assert kinds == [torch.float32]  # the check refuses others on a GPU
 
 
 def test_float16_has_the_cost_of_a_scaler(monkeypatch):
@@ -233,6 +245,12 @@ def test_the_limits_are_said():
     assert found.rate == pytest.approx(2, rel=0.01) and found.held_rate == pytest.approx(10, rel=0.01)
     assert found.loader_rate == pytest.approx(2.5, rel=0.01) and found.to_dict()["held_rate"] == found.held_rate
     assert "with one batch held: 10 steps/s; the loader alone: 2.5 batches/s" in str(found)
+
+
+def test_loaders_of_one_source_have_the_same_data():
+    one, same, other = (saturate.Loader("".join(("synth:size=24,count=", count)), batch=16, size=8)
+                        for count in ("60", "60", "61"))
+    assert have_same_data(one, same) and not have_same_data(one, other)
 
 
 def test_batches_of_a_loader_of_saturate_are_ahead():

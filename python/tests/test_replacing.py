@@ -1,5 +1,7 @@
 """saturate's loader in place of a DataLoader over torchvision's ImageFolder. Needs torch and torchvision."""
 
+import pathlib
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -31,6 +33,12 @@ def fill(folder, level=0):
         pixels = torch.randint(level, 256, (24, 24, 3), generator=generator, dtype=torch.uint8)
         Image.fromarray(pixels.numpy()).save(path)
     return folder
+
+
+def test_samples_may_have_paths_as_objects(photos):
+    loader = loader_of(photos)
+    loader.dataset.samples = [(pathlib.Path(path), label) for path, label in loader.dataset.samples]
+    assert replacement_of(loader)[1] == ""
 
 
 @pytest.fixture

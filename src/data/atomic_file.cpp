@@ -1,9 +1,11 @@
 #include "data/atomic_file.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/files.h"
 #include "saturate/data/error.h"
 #include "store/store_url.h"
@@ -13,11 +15,20 @@ namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
 
-// Removes NAME.tmp-PID, a file or a folder, if no such process exists.
+// "-" and eight digits. Processes of several machines may write into one folder.
+std::string host_ending() {
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  return fmt::format("-{:08x}", uint32_t(hash_text(host)));
+}
+
+// Removes NAME.tmp-PID-HOST, a file or a folder, if this is the host, and has no such process.
 void remove_leftovers(Env& env, const std::string& folder, const std::string& prefix) {
+  const std::string host = host_ending();
   for (const FileInfo& info : env.list(folder)) {
-    if (!info.name.starts_with(prefix)) continue;
-    const std::string digits = info.name.substr(prefix.size());
+    if (!info.name.starts_with(prefix) || !info.name.ends_with(host)) continue;
+    const std::string digits =
+        info.name.substr(prefix.size(), info.name.size() - prefix.size() - host.size());
     if (!parsed_number<pid_t>(digits) || !begins_with_ended_process(digits)) continue;
     if (info.is_directory)
       env.remove_tree(folder + "/" + info.name);
@@ -39,7 +50,7 @@ std::string claim_temporary(Env& env, const std::string& path, bool replace) {
   env.make_directories(folder);
   const std::string prefix = path + ".tmp-";
   remove_leftovers(env, folder, prefix.substr(prefix.rfind('/') + 1));
-  return prefix + std::to_string(::getpid());
+  return prefix + std::to_string(::getpid()) + host_ending();
 }
 
 AtomicFile::AtomicFile(Env& env, std::string path, Existing existing)

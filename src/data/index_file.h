@@ -79,7 +79,7 @@ struct IndexTotals {
 };
 
 // Replaces the index at `path` by the points in memory and those of `old` (may be null) that `keep`
-// accepts. Of two for one file the longer, which are more, are kept. `keep` must not use `index`.
+// accepts. Of two for one file the longer, which are more, are kept.
 IndexTotals write_index(Env& env, const std::string& path, const ScanIndex& index,
                         const IndexFile* old, const std::function<bool(const IndexRecord&)>& keep);
 

@@ -137,8 +137,8 @@ void SourceIndex::save_or_warn(bool patient) noexcept {
   }
 }
 
-// Fails with kUsage while another process has it. Null where files cannot be locked: processes that
-// save at the same time may then lose entries, or the file, which a later save makes anew.
+// Fails with kUsage while another process has it. Null where files cannot be locked: of processes
+// that save at the same time the last one's entries stay then.
 std::unique_ptr<FileLock> SourceIndex::lock(bool patient) {
   for (int tries = 0;; ++tries) {
     try {
