@@ -24,6 +24,7 @@ import tempfile
 import time
 from multiprocessing.connection import Client, Listener
 
+FIRST = 10
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -81,7 +82,7 @@ TOOLS = {"without": plain, "saturate.watch": watched, "torch.profiler": profiled
 
 
 def block_seconds(tool, width, count, clock):
-    """Seconds of `count` steps, after two that are not measured."""
+    """Seconds of `count` steps, after ten that are not measured: watch measures the first eight in detail."""
     model, step = training(width)
     trace = None
     if tool == "TraceML":
@@ -90,8 +91,8 @@ def block_seconds(tool, width, count, clock):
         trace = traceml_ai.trace_step
     with TOOLS.get(tool, plain)() as after:
         begin = 0.0
-        for number, batch in enumerate(batches(count + 2)):
-            if number == 2:  # after which watch has found the modules
+        for number, batch in enumerate(batches(count + FIRST)):
+            if number == FIRST:
                 begin = clock()
             with trace(model) if trace else contextlib.nullcontext():
                 loss = step(batch)

@@ -52,7 +52,7 @@ TEST(IndexRepair, WrongPointsOfAnUnfinishedFileAreFoundAgain) {
   EXPECT_EQ(points_of(index, file).point, all.point);
 }
 
-// Whose last row has no points, since its end cannot be checked.
+// Its last row has no points, since the row's end cannot be checked.
 TEST(IndexRepair, AFileWithOtherBytesBeforeItsEndIsFoundOnce) {
   auto file = photo_of_quality(80);
   file.insert(file.end() - 2, 3, std::byte{0x55});

@@ -100,7 +100,7 @@ TEST(StoreLink, SpeedupsAreThoseOfTheRun) {
   }
 }
 
-TEST(StoreLink, ACacheThatIsSetIsNotToBeSet) {
+TEST(StoreLink, AdvisesNoCacheIfOneIsSet) {
   StoreCounts counts = counts_of(10, 1'000'000, 0, 10, 1);
   counts.cache_used = 2'000'000'000;
   counts.cache_budget = 10'000'000'000;
@@ -113,7 +113,7 @@ TEST(StoreLink, ACacheThatIsSetIsNotToBeSet) {
   EXPECT_TRUE(has_line(link, "Raise data.cache_gb"));
 }
 
-TEST(StoreLink, AdvisesOnlyTheOrderAndPackingThatTheSourceHasNot) {
+TEST(StoreLink, AdvisesOnlyMissingPackingAndOrder) {
   LinkUse link = link_use({}, counts_of(10, 1'000, 0, 10, 10), 1);
   link.large_requests = 2;
   EXPECT_TRUE(has_line(link, "Pack into shards (saturate data pack), and set data.shuffle=block"));

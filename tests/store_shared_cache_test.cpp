@@ -186,7 +186,7 @@ TEST_F(StoreSharedCache, ListsAreCounted) {
   EXPECT_EQ(count(), 2u);
 }
 
-// Deletes the folder just before a file in it is renamed.
+// Deletes the folder just before it is listed, or a file in it is renamed.
 class DeletingEnv : public FaultEnv {
  public:
   explicit DeletingEnv(const std::string& folder) : FaultEnv(env()), folder_(folder) {}
@@ -197,7 +197,14 @@ class DeletingEnv : public FaultEnv {
     }
     FaultEnv::rename(from, to);
   }
-  int times = 0;
+  std::vector<FileInfo> list(const std::string& path) override {
+    if (listed_times > 0) {
+      --listed_times;
+      fs::remove_all(folder_);
+    }
+    return FaultEnv::list(path);
+  }
+  int times = 0, listed_times = 0;
 
  private:
   const std::string folder_;
@@ -224,6 +231,15 @@ TEST_F(StoreSharedCache, ADeletedFolderIsMadeAgainAtOnce) {
   files.times = 0;
   write(*one, "a", 6);
   EXPECT_TRUE(has(*one, "a", 6));
+}
+
+TEST_F(StoreSharedCache, AFolderThatIsDeletedWhileItIsOpenedIsMadeAgain) {
+  DeletingEnv files(folder / "cache");
+  files.listed_times = 2;
+  const auto cache = cache_of(100, files);
+  cache->use("a");
+  write(*cache, "a", 0);
+  EXPECT_TRUE(has(*cache, "a", 0)) << "else it is not used for a minute";
 }
 
 // All but the file with the count of their bytes.

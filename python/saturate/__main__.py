@@ -63,7 +63,7 @@ def _diagnose(arguments: Any) -> None:
     if found.not_found:
         print(f"saturate: the training loop was not found, and the script ran as it is. Not found: "
               f"{'; '.join(found.not_found)}. Call saturate.diagnose(step, loader) in the script", file=sys.stderr)
-    elif not found.refused:  # which was said when it was known
+    elif not found.refused:  # the refusal has been printed
         print(f"\n{found}")
 
 

@@ -17,8 +17,7 @@ def _kind(mixin: Any, gradient_state: Any) -> Any:
 
 
 def begun_iteration() -> Any:
-    """A source of Accelerate's answers about an iteration, kept by it as a weak reference until end(); None without an
-    Accelerator."""
+    """Registers an iteration with Accelerate, which holds it weakly until end(). None if there is no Accelerator."""
     state, loading = sys.modules.get("accelerate.state"), sys.modules.get("accelerate.data_loader")
     if state is None or loading is None or not state.is_initialized():
         return None

@@ -10,7 +10,7 @@ TYPES = ("float32", "float16", "bfloat16", "uint8")
 
 
 def text_of(value: Any) -> str:
-    """As in a recipe."""
+    """The value as a recipe writes it."""
     if hasattr(value, "tolist"):  # an array or a tensor
         value = value.tolist()
     if isinstance(value, bool):

@@ -8,9 +8,7 @@ from __future__ import annotations
 import collections
 from typing import Any, Callable, Deque, List, Optional, Tuple
 
-RING = 256              # events that the GPU may be behind
-EVERY = 7               # of short steps one in so many is measured; loops rarely have a period of 7
-LONG_STEP_NS = 5 * 10**6  # a step of this length and above is always measured
+RING = 256  # events that the GPU may be behind
 
 
 class DeviceTime:

@@ -80,7 +80,7 @@ class Iteration:
         if registered is not None:
             registered.end()
 
-    def __del__(self) -> None:  # of one that a loop left, for the one around it
+    def __del__(self) -> None:  # a loop was left early: the iteration around it becomes the active one
         if getattr(self, "_accelerate", None) is not None and not sys.is_finalizing():
             self._leave_accelerate()
 

@@ -28,7 +28,7 @@ def _close_all() -> None:
 def _position(name: str, value: Any) -> int:
     number = whole(name, value)
     if not 0 <= number < 2**32:
-        raise ValueError(f"{name}={value!r}: give one that state_dict() returned, or 0 or more")
+        raise ValueError(f"{name}={value!r}: give an integer from 0 to 2**32 - 1")
     return number
 
 
@@ -111,7 +111,7 @@ class Loader:
     keeps its arguments and position; a forked process cannot iterate over it. Raises saturate.Error.
     """
 
-    _saturate = False  # whether it is diagnose's own, as of a DataLoader
+    _saturate = False  # whether diagnose made it; DataLoaders have the same attribute
 
     def __init__(self, source: Union[str, os.PathLike[str], Any], *, batch: Optional[int] = None,
                  batch_size: Optional[int] = None, size: Union[int, Sequence[int], None] = None, train: bool = True,
@@ -222,9 +222,10 @@ class Loader:
             self._at = self._running = at
             return Iteration(self, at, number)
 
-    def _for_diagnosis(self) -> Loader:
-        """Another one with the same arguments, from the first epoch on, that is not taken for the program's own."""
-        made = Loader(**self._arguments)
+    @classmethod
+    def _for_diagnosis(cls, **arguments: Any) -> Loader:
+        """A loader that is not taken for the program's own."""
+        made = cls(**arguments)
         made._saturate = True
         return made
 

@@ -140,7 +140,7 @@ def _workers(loader: Any) -> List[WhatIf]:
 
 
 def _pinning(loader: Any, has_gpu: bool, is_blocking: bool) -> List[WhatIf]:
-    """A held batch is not pinned either, so that it says nothing about this."""
+    """A held batch is not pinned either, so the gain with one batch held does not limit this one's."""
     if loader.pin_memory and not is_blocking:
         return []
     remedy = Remedy("Pin the batches' memory, and copy them without waiting",
@@ -224,24 +224,20 @@ def _replacement(loader: Any) -> List[WhatIf]:
     if arguments is None and not why_not:
         return []
 
-    def opened() -> Any:
-        made = Loader(**(arguments or {}))
-        made._saturate = True
-        return made
-
-    shown = ", ".join(f"{name}={value!r}" for name, value in (arguments or {}).items() if name != "source")
-    source = (arguments or {}).get("source")
-    remedy = Remedy("Use saturate's loader instead", (f"saturate.Loader({source!r}, {shown})",))
-    return [WhatIf("saturate-loader", remedy, batches=opened, is_trade=True, skipped=why_not)]
+    given = arguments or {}
+    shown = ", ".join(f"{name}={value!r}" for name, value in given.items() if name != "source")
+    remedy = Remedy("Use saturate's loader instead", (f"saturate.Loader({given.get('source')!r}, {shown})",))
+    return [WhatIf("saturate-loader", remedy, batches=lambda: Loader._for_diagnosis(**given), is_trade=True,
+                   skipped=why_not)]
 
 
 def loader_what_ifs(loader: Any, has_gpu: bool, is_blocking: bool = False,
-                    is_wanted: Callable[[str], bool] = bool) -> List[WhatIf]:
-    """`is_blocking`: the step copies pinned batches to a GPU, and waits for that. `is_wanted`: which names; all."""
+                    is_wanted: Callable[[str], bool] = lambda _: True) -> List[WhatIf]:
+    """`is_blocking`: the step copies pinned batches to a GPU, and waits for that. `is_wanted`: whether to try a name."""
     from torch.utils.data import DataLoader
 
     if not isinstance(loader, DataLoader):
-        return [not_tried(name, "the loader is no DataLoader of torch's, whose arguments are known")
+        return [not_tried(name, "the loader is no DataLoader of torch's, so its arguments are not known")
                 for name in OF_DATALOADER if name != "saturate-loader" or not isinstance(loader, Loader)]
     return [*_workers(loader), *_pinning(loader, has_gpu, is_blocking), *_decode_cache(loader),
             *(_replacement(loader) if is_wanted("saturate-loader") else []), *_batch_size(loader)]
@@ -262,7 +258,7 @@ def is_copied(loader: Any) -> bool:
 def own_batches(loader: Any) -> Callable[[], Any]:
     """The loop's batches."""
     if isinstance(loader, Loader):
-        return loader._for_diagnosis
+        return lambda: Loader._for_diagnosis(**loader._arguments)
     return (lambda: rebuilt(loader)) if is_copied(loader) else (lambda: loader)
 
 

@@ -9,8 +9,8 @@ from typing import Any, Callable, Dict, Iterator, List
 from .patches import Calls, Counted, calls_of, replaced, with_copies
 
 STEPS = 3           # that are observed
-LEAST_CALLS = 0.25  # of a kind, per step, that removing them can be measured;
-LEAST_SHARE = 0.05  # or of the time
+LEAST_CALLS = 0.25  # calls of a kind per step, below which removing them cannot be measured,
+LEAST_SHARE = 0.05  # unless they take this share of the time
 
 
 class Observation:
@@ -52,8 +52,8 @@ class Observation:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[Callable[[], None]]:
-        """Goes on counting, in turns of the loop as it is, what need not be in its first steps. The block's value is to
-        be called before each step."""
+        """Counts, in turns of the loop as it is, calls that its first steps may lack. Call the block's value before each
+        step."""
         self.calls = calls_of(self.torch)
         begin = time.perf_counter()
         with self._later.active({cause: self.calls[cause] for cause in self.calls if cause != "item-in-loop"}):

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 Calls = Dict[str, List[Tuple[Any, Tuple[str, ...]]]]
 
 COPIES = ("to", "cuda")
-CONDITIONS = ("__bool__", "__index__")  # another value could take the step where its data do not fit
+CONDITIONS = ("__bool__", "__index__")  # an old value could lead to a branch that does not fit the step's data
 MOST_REPEATS = 8  # of one place in one step, that get its first value: a loop may wait for another one
 
 
@@ -92,8 +92,8 @@ def _copying(tensor: Any, name: str, is_without_waiting: bool, saw_waiting: Call
 
 
 def with_copies(batch: Any, is_without_waiting: bool, saw_waiting: Callable[[], Any] = lambda: None) -> Any:
-    """The batch, whose pinned tensors are copied to a GPU without waiting, or tell if that waits. Their class stays as
-    it is: compiled code depends on it."""
+    """The batch, with pinned tensors that are copied to a GPU without waiting, or that report a copy that waits. Their
+    class stays as it is: compiled code depends on it."""
     for tensor in _tensors_of(batch):
         if tensor.is_pinned():
             for name in COPIES:
@@ -102,7 +102,7 @@ def with_copies(batch: Any, is_without_waiting: bool, saw_waiting: Callable[[], 
 
 
 class Loading:
-    """While the loop's loader makes a batch, what it calls is not the step's."""
+    """Active while the loop's loader makes a batch: its calls are not the step's."""
 
     is_active = False
 

@@ -18,24 +18,30 @@ NAMES = ("wait", "copy", "augment", "forward", "backward", "reduce", "optimizer"
          "other")
 WAIT, COPY, FORWARD, BACKWARD, REDUCE, OPTIMIZER, HOST, EVALUATION = (
     NAMES.index(name) for name in ("wait", "copy", "forward", "backward", "reduce", "optimizer", "host", "evaluation"))
+UNKNOWN = len(NAMES)  # outside `wait`, in a step that is not measured in detail
+ELSEWHERE = (WAIT, EVALUATION, NAMES.index("checkpoint"))  # always known, or not part of each step
 
 COLLECTIVES = ("all_reduce", "all_gather", "broadcast", "barrier")  # of torch.distributed that a loop may call
 
 
 class PhaseClock:
     """Belongs to the thread that made it; calls from other threads change nothing. Phases nest. `device`, if
-    set, is notified of each phase except `host`."""
+    set, is notified of each phase except `host`. While it is not `is_detailed`, only `wait` may be entered."""
 
-    __slots__ = ("_clock", "_outer", "_since", "begin", "device", "now", "phase", "spent", "thread")
+    __slots__ = ("_clock", "_long", "_outer", "_rest", "_since", "_typical", "begin", "device", "is_detailed", "now",
+                 "phase", "spent", "thread")
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock = clock
         self.thread: Optional[int] = get_ident()
         self.device: Optional[DeviceTime] = None
         self.begin = self.now = self._since = clock()  # now: the end of the last step
-        self.spent = [0] * len(NAMES)  # nanoseconds
-        self._outer: List[int] = []    # phases that are interrupted
+        self.spent = [0] * (len(NAMES) + 1)  # nanoseconds
+        self._outer: List[int] = []          # phases that are interrupted
+        self._rest = 0                       # spent[UNKNOWN] at the beginning of the step
+        self._typical = self._long = sys.maxsize
         self.phase = HOST
+        self.is_detailed = True
 
     def enter(self, phase: int) -> None:
         if get_ident() == self.thread:
@@ -72,8 +78,34 @@ class PhaseClock:
         self.spent[self.phase] += now - self._since
         self._since = now
         self._outer.clear()
-        self.phase = HOST
+        self.phase = HOST if self.is_detailed else UNKNOWN
+        rest = self.spent[UNKNOWN] - self._rest
+        if rest > self._long:  # it does not have the phases of a typical step
+            self.spent[UNKNOWN] -= rest - self._typical
+            self.spent[HOST] += rest - self._typical
+        self._rest = self.spent[UNKNOWN]
         return now
+
+    def set_detailed(self, is_detailed: bool) -> None:
+        """From now on. REQUIRES: no phase is open."""
+        now = self._clock()
+        self.spent[self.phase] += now - self._since
+        self._since, self.is_detailed = now, is_detailed
+        self.phase = HOST if is_detailed else UNKNOWN
+
+    def set_typical(self, typical: int, longest: int) -> None:
+        """Nanoseconds outside `wait` of steps that are not measured: a longer one than `longest` is as a typical one,
+        and the rest is the host's."""
+        self._typical, self._long = typical, longest
+
+    def is_long(self) -> bool:
+        """Whether the part of this step that is not measured is."""
+        return self.phase == UNKNOWN and self.spent[UNKNOWN] - self._rest > self._long
+
+    def take_unknown(self) -> int:
+        """The nanoseconds of steps that are not measured, which the caller adds to phases."""
+        taken, self.spent[UNKNOWN], self._rest = self.spent[UNKNOWN], 0, 0
+        return taken
 
 
 class _Hook:
@@ -89,6 +121,42 @@ class _Hook:
         return getattr, (contextlib.nullcontext, "__exit__")
 
 
+class _Switch:
+    """Hooks that are there only in steps that are measured in detail: even an empty one takes 10 us of a step."""
+
+    def __init__(self, *attach: Callable[[], Any]) -> None:
+        self._attach = attach
+        self._handles: List[Any] = []
+        self.set(True)
+
+    def set(self, is_on: bool) -> None:
+        if is_on and not self._handles:
+            self._handles = [attach() for attach in self._attach]
+        elif not is_on:
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
+
+
+class _Replacement:
+    """The same for an attribute. What others put in its place in between stays, and calls `value`."""
+
+    def __init__(self, owner: Any, name: str, value: Callable[..., Any]) -> None:
+        self._place, self._value, self._is_kept = (owner, name), value, False
+        self.original: Any = getattr(owner, name)
+        self.set(True)
+
+    def set(self, is_on: bool) -> None:
+        now = getattr(*self._place)
+        if is_on and not self._is_kept and now is not self._value:
+            self.original = now
+            setattr(*self._place, self._value)
+        elif not is_on and now is self._value:
+            setattr(*self._place, self.original)
+        elif not is_on:
+            self._is_kept = True
+
+
 class Hooks:
     """Finds a loop's phases. `on_batch` gets each batch that a loader returned, `on_optimizer` each optimizer that has
     made a step. remove() undoes everything."""
@@ -100,6 +168,11 @@ class Hooks:
         self._search: List[Any] = []           # global hooks, while outermost modules are looked for
         self._known: Dict[int, Any] = {}       # modules with hooks
         self._depth = 0
+        self._switches: List[Any] = []         # what is there only in steps that are measured in detail
+        self._optimizer_switches: List[_Switch] = []
+        self._module_switches: List[_Switch] = []
+        self._has_entered = False              # a module that has hooks, outside compiled code
+        self.needs_optimizers = True           # on_optimizer, also in steps that are not measured in detail
         self._is_traced: Callable[[], bool] = bool  # by torch.compile: what is ours must then do nothing in its graph
         self.workers = WorkerTimes()
         from .iteration import Iteration
@@ -116,6 +189,8 @@ class Hooks:
     def remove(self) -> None:
         self.end_search()
         self._clock.thread, self.workers.is_over = None, True  # for those that others have wrapped, which stay
+        for switch in (*self._switches, *self._optimizer_switches, *self._module_switches):
+            switch.set(False)
         self._undo.close()
 
     def end_search(self) -> None:
@@ -123,6 +198,20 @@ class Hooks:
         for handle in self._search:
             handle.remove()
         self._search.clear()
+
+    def set_detailed(self, is_detailed: bool, is_step: bool = True) -> None:
+        """Sets it for the next step, or (not `is_step`) the rest of this one, which is not measured on the device then.
+        """
+        device = self._clock.device
+        if device is not None and is_step:
+            device.end_step(is_detailed)
+        if is_detailed == self._clock.is_detailed:
+            return
+        for switch in (*self._switches, *([] if self.needs_optimizers else self._optimizer_switches),
+                       # Else it is called in compiled code, which would be compiled again.
+                       *(self._module_switches if self._has_entered else [])):
+            switch.set(is_detailed)
+        self._clock.set_detailed(is_detailed)
 
     def _hook_torch(self, torch: Any, model: Any) -> None:
         from torch.nn.modules import module as modules
@@ -140,9 +229,10 @@ class Hooks:
             self._wrap(torch.Tensor, "cuda", COPY)
         self._wrap_backward(torch)
         self._wrap_collectives(torch)
-        for handle in (optimizer.register_optimizer_step_pre_hook(lambda *_: self._clock.enter(OPTIMIZER)),
-                       optimizer.register_optimizer_step_post_hook(self._after_optimizer)):
-            self._undo.callback(handle.remove)
+        self._optimizer_switches.append(_Switch(
+            lambda: optimizer.register_optimizer_step_post_hook(self._after_optimizer)))
+        self._switches.append(_Switch(
+            lambda: optimizer.register_optimizer_step_pre_hook(lambda *_: self._clock.enter(OPTIMIZER))))
         if model is not None:
             self._add_module(model)
         else:
@@ -160,7 +250,7 @@ class Hooks:
             self._wrap(DistributedDataParallel, "_sync_buffers", REDUCE)
 
     def _wrap_backward(self, torch: Any) -> None:
-        original, clock, engine = torch.autograd.backward, self._clock, torch.autograd.Variable._execution_engine
+        clock, engine = self._clock, torch.autograd.Variable._execution_engine
         distributed = torch.distributed
         is_distributed = distributed.is_initialized if distributed.is_available() else lambda: False
 
@@ -176,9 +266,10 @@ class Hooks:
                 return root.register_hook(first_gradient)
             return None
 
-        @functools.wraps(original)
+        @functools.wraps(torch.autograd.backward)
         def backward(*arguments: Any, **named: Any) -> Any:
-            if get_ident() != clock.thread:
+            original = replacement.original
+            if get_ident() != clock.thread or not clock.is_detailed:
                 return original(*arguments, **named)
             hook = hooked(arguments[0] if arguments else named.get("tensors")) if is_distributed() else None
             is_nested = clock.phase == BACKWARD  # a checkpointed part's: DDP may wait at its end
@@ -194,16 +285,21 @@ class Hooks:
                 if hook is not None:
                     hook.remove()
 
-        self._undo.enter_context(replaced(torch.autograd, "backward", backward))
+        replacement = _Replacement(torch.autograd, "backward", backward)
+        self._switches.append(replacement)
 
     def _wrap(self, owner: Any, name: str, phase: int, then: Optional[Callable[[Any], None]] = None) -> None:
         original, clock = getattr(owner, name), self._clock
 
         enter, leave, is_traced = clock.enter, clock.leave, self._is_traced
 
+        def is_counted() -> bool:
+            return phase == WAIT or clock.is_detailed
+
         @functools.wraps(original)
         def wrapper(*arguments: Any, **named: Any) -> Any:
-            if is_traced() or clock.phase == phase or get_ident() != clock.thread:  # within a call that is counted
+            # The second: within a call that is counted.
+            if is_traced() or clock.phase == phase or get_ident() != clock.thread or not is_counted():
                 return original(*arguments, **named)
             enter(phase)
             try:
@@ -220,8 +316,9 @@ class Hooks:
         if isinstance(module, self._torch.jit.ScriptModule):  # takes no hooks; its time is the host's
             return
         self._known[id(module)] = module  # kept, so that its id stays its own
-        self._undo.callback(module.register_forward_pre_hook(_Hook(self._enter_module)).remove)
-        self._undo.callback(module.register_forward_hook(_Hook(self._leave_module), always_call=True).remove)
+        self._module_switches.append(_Switch(
+            lambda: module.register_forward_pre_hook(_Hook(self._enter_module)),
+            lambda: module.register_forward_hook(_Hook(self._leave_module), always_call=True)))
         compiled = getattr(module, "_compiled_call_impl", None)  # by module.compile(), with its hooks
         if compiled is not None:
             self._undo.enter_context(replaced(module, "_compiled_call_impl", self._measured(compiled)))
@@ -237,11 +334,12 @@ class Hooks:
         return measured
 
     def _enter_module(self) -> None:
-        if not self._is_traced():
+        if not self._is_traced() and self._clock.is_detailed:
+            self._has_entered = True
             self._clock.enter(FORWARD if self._torch.is_grad_enabled() else EVALUATION)
 
     def _leave_module(self) -> None:
-        if not self._is_traced():
+        if not self._is_traced() and self._clock.is_detailed:
             self._clock.leave()
 
     def _search_enter(self, module: Any, *_: Any) -> None:
@@ -258,7 +356,8 @@ class Hooks:
             self._depth -= 1
 
     def _after_optimizer(self, optimizer: Any, *_: Any) -> None:
-        self._clock.leave()
+        if self._clock.is_detailed:
+            self._clock.leave()
         if get_ident() == self._clock.thread:
             self._on_optimizer(optimizer)
 

@@ -23,7 +23,7 @@ def _size(size: Any) -> Union[int, Tuple[int, int]]:
 
 
 class _Wrapper:
-    """Torchvision's reference scripts have such classes, of one Compose."""
+    """Torchvision's reference scripts have such classes around one Compose."""
 
     def __call__(self, image: Any) -> Any:
         return self.transforms(image)  # type: ignore[attr-defined]
@@ -55,9 +55,9 @@ def _why_not_crop(part: Any) -> str:
 
 def _why_not_type(part: Any) -> str:
     kind = str(part.dtype)
-    if getattr(part, "scale", True) and kind in ("torch.float32", "torch.float16", "torch.bfloat16"):
-        return ""
-    return f"saturate.Loader has no counterpart of {type(part).__name__} to {kind} that does not scale to 1"
+    if kind not in ("torch.float32", "torch.float16", "torch.bfloat16"):
+        return f"saturate.Loader has no batches of {kind} that are scaled to 1"
+    return "" if getattr(part, "scale", True) else f"{type(part).__name__} does not scale to 1 (scale=True)"
 
 
 def _add(part: Any, found: Dict[str, Any]) -> str:
@@ -107,13 +107,15 @@ def _sampling(loader: Any, found: Dict[str, Any]) -> str:
         shuffles = False
     else:
         return f"saturate.Loader has no counterpart of this {type(sampler).__name__}"
-    found.update({"shuffle": False} if not shuffles else {})
-    found.update({"drop_last": True} if loader.drop_last else {})
+    if not shuffles:
+        found["shuffle"] = False
+    if loader.drop_last:
+        found["drop_last"] = True
     return ""
 
 
 def _has_samples_of(loader: Loader, root: str, dataset: Any) -> bool:
-    """Whether it lists the same files with the same labels: as many, each of which it has."""
+    """Whether it lists the same files with the same labels: as many files, each of which is one of the dataset's."""
     classes, samples = loader.classes, [(os.fspath(path), label) for path, label in dataset.samples]
     paths = {path for path, _ in samples}
 

@@ -59,7 +59,7 @@ class _Watched:
 
 
 class ScriptLoop:
-    """Takes over the first DataLoader with whose batches an optimizer makes steps. `begin` starts that."""
+    """Takes over the first DataLoader or saturate.Loader with whose batches an optimizer makes steps. `begin` starts that."""
 
     def __init__(self, torch: Any, path: str) -> None:
         self.torch, self._path = torch, path
@@ -195,7 +195,7 @@ class ScriptLoop:
             self.interrupted()
         elif not self._has_told:
             self._has_told = True
-            sys.stderr.write("saturate: the script also trains with another DataLoader, which is not measured\n")
+            sys.stderr.write("saturate: the script also trains with another loader, which is not measured\n")
         return loader is self._again
 
     def next_batch(self) -> Any:
@@ -209,7 +209,7 @@ class ScriptLoop:
         found = [] if self._loaders else ["a torch DataLoader or a saturate.Loader that is iterated in the main thread"]
         found += self.seen.missing()
         if not found and self.loader is None:
-            found.append(f"a loop over a DataLoader with {STEPS + 1} batches and an optimizer's steps")
+            found.append(f"a loop over a loader with {STEPS + 1} batches and an optimizer's steps")
         return found
 
 
@@ -222,7 +222,7 @@ class DiagnosedLoop(ScriptLoop):
                                            "report": lambda text: sys.stderr.write(f"saturate: {text}\n")}
 
     def begin(self) -> Iterator[Any]:
-        check_group(self.torch, self.seen.groups)  # before anything is copied, which sharded weights may not bear
+        check_group(self.torch, self.seen.groups)  # before anything is copied: sharded weights may not allow it
         self.session = Session(self.torch, self.loader, self.seen, **self._arguments)
         return self.session.run()
 

@@ -9,12 +9,11 @@ import sys
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from ._core import Error
-from .device_time import EVERY, LONG_STEP_NS
 from .phases import NAMES, WAIT, Hooks, PhaseClock, shares, size_of
 from .records import Reading, device_phases, finite, open_outputs, record_of, worker_times
+from .sampling import SEARCH_STEPS, Sampling
 from .telemetry import Gpu, Telemetry
 
-SEARCH_STEPS = 2     # after which modules that were never outermost cost nothing
 RECORD_NS = 10**9    # between two records, and
 LATER_NS = 10**10    # after FIRST_NS, since a day of the former takes 100 MB
 FIRST_NS = 3600 * 10**9
@@ -46,6 +45,10 @@ class Watch:
     modules of TorchScript. These are times of the thread that made the Watch, on the host: on a GPU they show when the
     host launches work, and where it waits. `device_phases` has the GPU's own time, and `workers` the time inside a
     DataLoader's workers.
+
+    Hooks would take several percent of a short step, so one step in about 0.15 s has them, and the others' time except
+    `wait` is divided as in those. If such a step takes over three times as long as they do, the excess is host, or
+    measured, from the next batch of a loader on.
 
     loader: what to iterate over; may be left out. Its attributes that a Watch lacks, such as `dataset` and `sampler`,
         are the Watch's too. Its batches are the samples that are counted; without it those of all loaders are, except
@@ -86,7 +89,9 @@ class Watch:
         except BaseException:
             self._outputs.close()
             raise
+        self._sampling = Sampling(self._clock)
         self._begin = self._last = self._reading()
+        self._record_ns = self._begin.time_ns + RECORD_NS  # of the next one
         self._is_open = True
         _active.append(self)
 
@@ -113,6 +118,7 @@ class Watch:
             finally:
                 clock.leave()
             self.samples += size_of(batch)
+            self._look_closer()
             try:
                 yield batch
             finally:  # also if the loop ends here
@@ -134,32 +140,47 @@ class Watch:
 
     def step(self, *, loss: Any = None) -> None:
         """A step has ended. `loss`, a number or a tensor of one, is read only when a record is written."""
+        if self._clock.is_detailed:
+            self._is_manual, self._hooks.needs_optimizers = True, False
+            self._keep_loss(loss)
+        self._count_step(loss)
+
+    def _keep_loss(self, loss: Any) -> None:
         if math.prod(getattr(loss, "shape", ())) != 1:
             raise ValueError(f"loss has the shape {tuple(loss.shape)} (saturate.watch). Give one number: loss.mean()")
-        self._is_manual = True
         self._loss = loss.detach() if hasattr(loss, "detach") else loss  # without the graph's memory
-        self._count_step()
 
-    def _count_step(self) -> None:
+    def _count_step(self, loss: Any = None) -> None:
+        """Does little in most short steps."""
         if not self._is_open:
             raise Error("it is closed (saturate.watch). Make a new one")
         self.steps += 1
         self._has_stepped = False
         now = self._clock.settle()
-        if self.steps == SEARCH_STEPS:
-            self._hooks.end_search()
-        if self._clock.device is not None:
-            mean_ns = (now - self._clock.begin) / self.steps
-            self._clock.device.end_step(mean_ns >= LONG_STEP_NS or self.steps % EVERY == 0)
-        if now - self._last.time_ns >= (RECORD_NS if now - self._clock.begin < FIRST_NS else LATER_NS):
+        if self._clock.is_detailed or now >= self._sampling.next_ns:
+            if self.steps == SEARCH_STEPS:
+                self._hooks.end_search()
+            self._hooks.set_detailed(self._sampling.ends_measured(now, self.steps))
+        if now >= self._record_ns:
+            if self._is_manual:
+                self._keep_loss(loss)
             self._record("step")
+            self._record_ns = now + (RECORD_NS if now - self._clock.begin < FIRST_NS else LATER_NS)
 
     def _on_other_batch(self, batch: Any) -> None:
         """A batch that does not come through this watch. images_per_s leaves out the time of evaluation, and so its
         samples."""
         torch = sys.modules.get("torch")
-        if self._begun_epochs == 0 and (torch is None or torch.is_grad_enabled()):
+        has_gradients = torch is None or torch.is_grad_enabled()
+        if self._begun_epochs == 0 and has_gradients:
             self.samples += size_of(batch)
+        self._look_closer(is_evaluation=not has_gradients)
+
+    def _look_closer(self, is_evaluation: bool = False) -> None:
+        """Measures the rest of a step in detail if it is not like others."""
+        clock = self._clock
+        if not clock.is_detailed and (is_evaluation or clock.is_long()):
+            self._hooks.set_detailed(True, is_step=False)
 
     def _on_optimizer(self, optimizer: Any) -> None:
         self._optimizer, self._has_stepped = optimizer, True
@@ -177,7 +198,7 @@ class Watch:
         device = self._clock.device
         if device is not None:
             device.read()
-        return Reading(self._clock.now, self.steps, self.samples, list(self._clock.spent), self._hooks.workers.read(),
+        return Reading(self._clock.now, self.steps, self.samples, self._sampling.spent(), self._hooks.workers.read(),
                        None if device is None else (device.steps, list(device.spent)))
 
     def _record(self, kind: str) -> None:
@@ -224,12 +245,12 @@ class Watch:
     @property
     def phases(self) -> Dict[str, float]:
         """Seconds by phase so far."""
-        return {name: spent / 1e9 for name, spent in zip(NAMES, self._clock.spent)}
+        return {name: spent / 1e9 for name, spent in zip(NAMES, self._sampling.spent())}
 
     @property
     def device_phases(self) -> Optional[Dict[str, float]]:
-        """Seconds of the GPU by phase so far, on the loop's stream: of short steps one in seven is measured, and stands
-        for the others. None without a GPU."""
+        """Seconds of the GPU by phase so far, on the loop's stream, from the steps that are measured in detail. None
+        without a GPU."""
         return device_phases(self._begin, self._reading())
 
     @property
@@ -239,9 +260,10 @@ class Watch:
         return worker_times(self._begin, self._reading(), self._hooks.workers.count)
 
     def __str__(self) -> str:
-        total = sum(self._clock.spent) / 1e9
+        spent = self._sampling.spent()
+        total = sum(spent) / 1e9
         rate = self.samples / total if total > 0 else 0.0
-        parts = ", ".join(f"{name} {share:.1%}" for name, share in shares(self._clock.spent)) or "nothing yet"
+        parts = ", ".join(f"{name} {share:.1%}" for name, share in shares(spent)) or "nothing yet"
         text = f"{self.steps} steps, {self.samples} samples in {total:.1f} s, {rate:.0f} samples/s: {parts}"
         workers = self.workers
         if workers and workers["batches"]:

@@ -159,6 +159,6 @@ def test_types_are_right(tmp_path):
 def test_a_copy_for_a_diagnosis_begins_at_the_first_epoch():
     loader = make(seed=3, batch_transform=lambda batch: batch)
     first = labels_of(loader)
-    other = loader._for_diagnosis()
+    other = saturate.Loader._for_diagnosis(**loader._arguments)
     assert other._saturate and not loader._saturate
     assert labels_of(other) == first != labels_of(loader)

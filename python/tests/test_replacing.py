@@ -156,8 +156,8 @@ def test_a_class_that_only_calls_a_compose_is_seen_through(photos):
     ([v1.RandomApply([v1.RandomHorizontalFlip()]), CROP, v1.ToTensor()], "RandomApply"),
     ([v1.RandomResizedCrop(8, interpolation=v1.InterpolationMode.BICUBIC), v1.ToTensor()], "bicubic"),
     ([v2.ToImage(), v2.RandomResizedCrop(8, antialias=False)], "antialias"),
-    ([CROP, v2.ToImage(), v2.ToDtype(torch.float32)], "ToDtype to torch.float32 that does not scale"),
-    ([CROP, v2.ToImage(), v2.ToDtype(torch.float64, scale=True)], "ToDtype to torch.float64")])
+    ([CROP, v2.ToImage(), v2.ToDtype(torch.float32)], "ToDtype does not scale to 1"),
+    ([CROP, v2.ToImage(), v2.ToDtype(torch.float64, scale=True)], "no batches of torch.float64")])
 def test_other_transforms_have_none(photos, parts, reason):
     arguments, why = replacement_of(loader_of(photos, *parts))
     assert arguments is None and reason in why and "\n" not in why

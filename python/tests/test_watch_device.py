@@ -13,7 +13,7 @@ import pytest
 from fake_gpu import FakeGpu
 
 import saturate
-from saturate.device_time import EVERY
+from saturate.sampling import BEGINNING
 from saturate.telemetry import Gpu
 
 
@@ -63,15 +63,15 @@ class Loop:
 def test_a_watch_reports_the_gpu_s_phases(torch, gpu, tmp_path):
     loop = Loop(torch, gpu)
     with saturate.watch(out=tmp_path / "run") as watch:
-        for _ in range(3 * EVERY):
+        for _ in range(3 * BEGINNING):
             watch.step(loss=loop.step())
         found = {name: round(seconds * 1e3, 6) for name, seconds in watch.device_phases.items() if seconds}
-    steps = 3 * EVERY
+    steps = 3 * BEGINNING
     assert found == {"forward": 2 * steps, "backward": 5 * steps, "optimizer": 3 * steps}
     end = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
     assert end["device_phases"]["backward"] == pytest.approx(5e-3 * steps)
     assert end["device_memory_peak_bytes"] == 12345
-    assert gpu.recorded < 5 * steps  # short steps: one in EVERY
+    assert gpu.recorded < 5 * steps  # later ones of short steps are not measured
 
 
 def test_without_a_gpu_its_values_are_null(torch, tmp_path):

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "data/crop_rows.h"
+#include "data/sources.h"
 #include "store/store_env.h"
 
 namespace saturate {
@@ -27,7 +28,7 @@ std::optional<LinkUse> MeasuredLink::result(const PhaseTimes& step) const {
   const DataOptions& data = recipe_.data;
   const double wait = step[Phase::kWait];
   LinkUse link = link_use(use_, seconds_);
-  link.is_packed = data.source.find("folder:") == data.source.npos;
+  link.is_packed = !has_file_per_sample(env_, data.source);
   link.in_random_order = data.shuffle.mode == ShuffleMode::kFull;
   if (data.cache.mode == CacheMode::kNone)  // else whole samples are read
     link.crop_share = crop_share_of(source_, recipe_.augment);

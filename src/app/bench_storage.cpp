@@ -11,6 +11,7 @@
 #include "base/thread_pool.h"
 #include "data/crop_rows.h"
 #include "data/read_ahead.h"
+#include "data/sources.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/loader.h"
 #include "store/link.h"
@@ -68,7 +69,8 @@ struct StorageVariant {
   StoreCounts all_use = {};        // of all measurements, which took so many seconds
   double all_s = 0;
   LinkUse link = {};
-  double crop_share = 1;  // LinkUse's
+  double crop_share = 1;  // as of LinkUse, and so the next
+  bool is_packed = false;
 
   // Reads the first samples of an epoch in that order.
   void measure(Env& env, uint32_t epoch, const StorageArguments& arguments) {
@@ -76,10 +78,10 @@ struct StorageVariant {
     const ShuffleOptions shuffle{order.mode, arguments.block};
     std::vector<uint32_t> order_of = epoch_order(data.size(), kSeed, epoch, shuffle);
     order_of.resize(std::min(order_of.size(), arguments.samples));
-    if (cold && store_counts(env, arguments.store))
-      shared_store(env, arguments.store)->empty_cache();
-    if (cold)
+    if (cold) {
+      if (store_counts(env, arguments.store)) shared_store(env, arguments.store)->empty_cache();
       for (const uint32_t sample : order_of) data.advise(ReadAdvice::kNotAgain, sample, 1);
+    }
     ReadAhead ahead(data, shuffle, kSeed, size_t(2 * threads), /*idle=*/false);
     std::vector<Sample> scratch(size_t(threads), Sample{});
     std::atomic<size_t> next{0};
@@ -105,7 +107,7 @@ struct StorageVariant {
     all_s += seconds;
     link = link_use(all_use, all_s);
     link.crop_share = crop_share;
-    link.is_packed = samples.name.find("folder:") == std::string::npos;
+    link.is_packed = is_packed;
     link.in_random_order = order.mode == ShuffleMode::kFull;
     far.resize(std::size(kLinkColumns), {samples.name, "", {}, samples.keys});
     for (size_t i = 0; i < far.size(); ++i) {
@@ -116,7 +118,7 @@ struct StorageVariant {
 };
 
 std::vector<StorageVariant> make_storage_variants(const Dataset& data, const std::string& source,
-                                                  const std::vector<int>& threads) {
+                                                  bool is_packed, const std::vector<int>& threads) {
   const double crop_share = data.look_ahead() > 0 ? crop_share_of(data, usual_crops()) : 1;
   std::vector<StorageVariant> variants;
   for (const int count : threads) {
@@ -129,6 +131,7 @@ std::vector<StorageVariant> make_storage_variants(const Dataset& data, const std
         variants.push_back(
             {data, order, count, cold, {name, "samples/s", {}, keys}, {name, "MB/s", {}, keys}});
         variants.back().crop_share = crop_share;
+        variants.back().is_packed = is_packed;
       }
     }
   }
@@ -142,8 +145,8 @@ int measure_storage(Env& env, const StorageArguments& arguments) {
   std::vector<StorageVariant> variants;
   for (const std::string& source : arguments.sources) {
     sources.push_back(open_dataset(env, source, arguments.store));
-    for (StorageVariant& variant :
-         make_storage_variants(*sources.back(), without_queries(source), threads))
+    for (StorageVariant& variant : make_storage_variants(
+             *sources.back(), without_queries(source), !has_file_per_sample(env, source), threads))
       variants.push_back(std::move(variant));
   }
   // A warm variant follows the cold one that read the same samples; interleaving lets a machine

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
 
-// "-" and eight digits. Processes of several machines may write into one folder.
+// "-" and a hash of the host name: processes of several machines may write into one folder.
 std::string host_ending() {
   char host[256] = {};
   ::gethostname(host, sizeof host - 1);

@@ -13,8 +13,9 @@ namespace saturate {
 
 // Fails with kUsage if `path` exists.
 void refuse_existing(Env& env, const std::string& path);
-// A temporary name beside `path`. Removes what a killed process left under such a name, and creates
-// the folder if missing. Fails with kUsage if `path` exists, unless it is to be replaced.
+// A temporary name beside `path`. Removes what a killed process of this machine left under such a
+// name, and creates the folder if missing. Fails with kUsage if `path` exists, unless it is to be
+// replaced.
 std::string claim_temporary(Env& env, const std::string& path, bool replace = false);
 
 // As write_atomically(), for data that does not fit in memory; also an object of a store, if `env`

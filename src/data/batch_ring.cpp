@@ -42,7 +42,7 @@ void BatchRing::fail_waiting(const std::string& what) const {
 void BatchRing::finish(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures) {
   const MutexLock lock(mutex_);
   report(claimed, failures);
-  if (unclaimed() > 0) work_.notify_one();  // it would have claimed them
+  if (unclaimed() > 0) work_.notify_one();  // the caller would have claimed those
 }
 
 void BatchRing::report(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures) {

@@ -67,7 +67,7 @@ class BatchRing {
   // and claims the next samples, waiting for them without limit. False when the ring has been shut
   // down.
   bool claim(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures);
-  // Worker: only the former, before it does other work.
+  // Worker: only reports, as claim() does, before it does other work.
   void finish(std::optional<Claim>& claimed, std::vector<SampleFailure>& failures);
   // The claimed samples are no longer wanted: a worker may report them unfilled.
   bool stopping() const { return stopping_.load(std::memory_order_relaxed); }

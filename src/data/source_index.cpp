@@ -37,12 +37,10 @@ std::string absolute_path(const std::string& path) {
 
 // The parts of a source's paths, made absolute, so that they do not depend on the current folder.
 std::string absolute_source(Env& env, const std::string& uri) {
-  const std::string scheme = scheme_of_source(env, uri);
-  std::string rest = uri.starts_with(scheme + ":") ? uri.substr(scheme.size() + 1) : uri;
-  if (scheme == "split") {  // split:train,1/5,SOURCE has the index of SOURCE
-    for (int i = 0; i < 2; ++i) rest = rest.substr(std::min(rest.find(','), rest.size() - 1) + 1);
-    return absolute_source(env, rest);
-  }
+  const std::string source = without_split(uri);  // split:train,1/5,SOURCE has the index of SOURCE
+  const std::string scheme = scheme_of_source(env, source);
+  const std::string rest =
+      source.starts_with(scheme + ":") ? source.substr(scheme.size() + 1) : source;
   std::string all = scheme;
   for (const std::string& part : split_text(rest, ',')) {
     const bool is_option = part.find('=') < part.find('/');
@@ -132,7 +130,8 @@ void SourceIndex::save_or_warn(bool patient) noexcept {
       if (!patient) return;
     }
     print_warning("the index " + path_ + " cannot be written: " + error.reason() +
-                  (is_busy ? "" : ". Set data.index to another path, or to off"));
+                  (is_busy ? ". Run saturate data index later"
+                           : ". Set data.index to another path, or to off"));
   } catch (const std::exception&) {  // no memory for it
   }
 }
@@ -189,7 +188,7 @@ IndexTotals SourceIndex::save(bool prune, bool patient) {
   return totals;
 }
 
-// Opens the file anew, and frees the memory of the points that it has.
+// Opens the file again, and frees the memory of the points that it has.
 void SourceIndex::use_file() {
   IndexState state;
   std::string problem;

@@ -44,9 +44,9 @@ class SourceIndex {
   void tend() noexcept;
   bool is_due() const { return env_.now_ns() >= tend_at_; }
   bool is_memory_short() const { return points_.bytes() > memory_ / 2; }
-  // Adds what is new to the file; with `prune`, removes the points that this process has neither
-  // found nor used. Other processes add in turn: `patient` waits for them, up to 60 s. Fails with
-  // kRun, and with kUsage if another process still has the file.
+  // Adds new entries to the file; with `prune`, removes those that this process has neither found
+  // nor used, except what others have added since. Other processes add in turn: `patient` waits for
+  // them, up to 60 s. Fails with kRun, and with kUsage if another process still has the file.
   IndexTotals save(bool prune, bool patient = true);
   // Fails with kRun if save() could not create its file.
   void require_writable();
@@ -66,7 +66,7 @@ class SourceIndex {
   Mutex saving_;
   std::shared_ptr<const IndexFile> file_ GUARDED_BY(saving_);  // as points_ uses it; null: none
   std::atomic<uint64_t> in_file_{0};                           // bytes
-  std::atomic<bool> failed_{false};                            // the last save(): there is no other
+  std::atomic<bool> failed_{false};                            // the last save(): none follows
   std::atomic<bool> is_late_{false};                           // another process had the file
   std::atomic<int64_t> tend_at_{0};                            // of the clock
 };

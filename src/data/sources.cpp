@@ -111,6 +111,13 @@ void add_source(std::string_view scheme, std::string_view doc, DatasetFactory op
   all_sources().push_back({scheme, doc, open});
 }
 
+std::string without_split(const std::string& uri) {
+  if (!uri.starts_with("split:")) return uri;
+  const size_t comma = uri.find(','), second = uri.find(',', comma + 1);
+  const bool is_whole = comma != uri.npos && second != uri.npos;
+  return is_whole ? without_split(uri.substr(second + 1)) : "";
+}
+
 std::string scheme_of_source(Env& env, const std::string& uri) {
   std::string scheme = uri.substr(0, uri.find(':'));
   return scheme.size() < uri.size() && is_source(scheme) ? scheme : scheme_of_path(env, uri);
@@ -140,13 +147,9 @@ bool is_programs_own(const std::string& uri) {
 // program's own.
 std::string path_of_source(const std::string& uri) {
   if (is_programs_own(uri)) return "";
+  if (uri.starts_with("split:")) return path_of_source(without_split(uri));
   const size_t colon = uri.find(':');
-  if (colon == std::string::npos || !is_source(uri.substr(0, colon))) return uri;
-  std::string rest = uri.substr(colon + 1);
-  if (!uri.starts_with("split:")) return rest;
-  const size_t comma = rest.find(','), second = rest.find(',', comma + 1);
-  const bool is_whole = comma != std::string::npos && second != std::string::npos;
-  return is_whole ? path_of_source(rest.substr(second + 1)) : "";
+  return colon != uri.npos && is_source(uri.substr(0, colon)) ? uri.substr(colon + 1) : uri;
 }
 
 // Before any of them is opened, or printed.
@@ -181,6 +184,13 @@ std::unique_ptr<Dataset> open_far(Env& env, const std::string& uri, const StoreO
 }
 
 }  // namespace
+
+bool has_file_per_sample(Env& env, const std::string& uri) {
+  const std::string source = without_split(uri);
+  const bool is_bare_url = is_store_url(source);
+  const std::string scheme = is_bare_url ? scheme_of_url(source) : scheme_of_source(env, source);
+  return scheme == "folder" || scheme == "masks";
+}
 
 std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri, const StoreOptions& store) {
   const std::string paths = path_of_source(uri);

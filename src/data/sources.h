@@ -40,6 +40,10 @@ std::unique_ptr<Dataset> open_split(Env& env, const std::string& rest);
 
 // The scheme of a source: from SCHEME:REST, or detected from a path without one; "" if neither.
 std::string scheme_of_source(Env& env, const std::string& uri);
+// The source of which `uri` is a split, or itself; "" if its fields are not complete.
+std::string without_split(const std::string& uri);
+// Whether each sample is a file, or an object, of its own.
+bool has_file_per_sample(Env& env, const std::string& uri);
 
 // A source that knows parts of a sample without reading all of it. Safe for concurrent use.
 class IndexedSource : public Dataset {

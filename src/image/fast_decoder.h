@@ -116,7 +116,7 @@ class FastDecoder {
   std::optional<ScanKey> key_;
   ScanPoints points_;
   int width_ = 0, height_ = 0;  // of the open image as stored, without padding
-  Orientation orientation_;     // its
+  Orientation orientation_;     // of the open image
   bool has_header_ = false;     // header_ is of the open image, whose bytes libjpeg has not seen
   ScanHeader header_;
   JpegPacker packer_;

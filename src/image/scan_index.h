@@ -79,7 +79,7 @@ class ScanIndex {
   bool has(const ScanKey& key) const;
   // Bytes of the points kept.
   size_t bytes() const { return bytes_; }
-  // Bytes that keep() has coded since the beginning.
+  // Bytes that keep() has coded since the beginning; for tests.
   uint64_t added() const { return added_; }
   // Replaces the store. Points that it has are removed from memory.
   void hand_over(const std::shared_ptr<const ScanStore>& store);

@@ -21,12 +21,12 @@ struct UnpackState {
 struct UnpackTask {
   const std::byte* from;
   uint32_t bytes;  // of a packed JPEG
-  ImageSize size;  // of the rows that decoding makes
+  ImageSize size;  // of the output; unpack_jpeg() swaps it if columns are decoded as rows
   uint8_t* scratch;
   uint8_t* out;
 };
 
-// The number of a pixel in the output.
+// The output index of a pixel.
 SATURATE_HOST_DEVICE inline int64_t pixel_place(const ImageSize& size, uint8_t turn, int x, int y) {
   if (turn & kPackedReversed) y = size.height - 1 - y;
   return turn & kPackedColumns ? int64_t{x} * size.height + y : int64_t{y} * size.width + x;

@@ -189,14 +189,14 @@ std::vector<ObjectStore::PiecePtr> ObjectStore::with_neighbours(const PiecePtr& 
 
 int ObjectStore::most_loading(uint64_t length) const {
   constexpr double kNear = 0.001;  // seconds until a first byte
-  constexpr int kLeast = 8, kMost = 256;
+  constexpr int kLeast = 8;
   if (!tuning_.adapts) return tuning_.ahead_requests;
   const LinkPace pace = client_.pace();
   if (pace.bytes_while_waiting == UINT64_MAX) return tuning_.ahead_requests;
   const double usual = tuning_.ahead_requests;
   return int(std::clamp(usual * double(pace.bytes_while_waiting) / double(length),
                         pace.least_first_byte_s < kNear ? std::min<double>(kLeast, usual) : usual,
-                        std::max<double>(kMost, usual)));
+                        std::max<double>(tuning_.most_ahead_requests, usual)));
 }
 
 uint64_t ObjectStore::most_merged() const {

@@ -22,7 +22,7 @@ constexpr uint32_t kEntryMagic = 0x31585453;  // "STX1"
 constexpr int64_t kPause = 60'000'000'000;    // ns without writing, after a failure
 constexpr double kMostBudget = 1e18;          // bytes
 constexpr uint64_t kMostReserve = 1 << 20;    // bytes, for the files of locks
-constexpr int kTries = 3;                     // to write while the folder is being deleted
+constexpr int kTries = 3;                     // to open or write while the folder is being deleted
 
 uint32_t entry_crc(const std::string& identity, uint64_t offset, std::span<const std::byte> bytes) {
   const uint32_t name = checksum_of(std::as_bytes(std::span(identity)));
@@ -39,24 +39,31 @@ std::string make_process_name(Env& env) {
 
 ExtentCache::ExtentCache(Env& env, const std::string& folder, double gb, const StoreTuning& tuning)
     : env_(env), folder_(folder), tuning_(tuning), process_(make_process_name(env)) {
-  try {
-    const auto usable = [](uint64_t bytes) { return bytes - std::min(bytes / 64, kMostReserve); };
-    env_.make_directories(folder_);
-    // Without gb the least that it can be, in case what follows fails.
-    budget_ =
-        usable(gb > 0 ? uint64_t(std::min(gb * 1e9, kMostBudget)) : env_.free_bytes(folder_) / 2);
-    CacheSpace space(env_, folder_);
-    {
-      const MutexLock lock(mutex_);
-      scan(space);
+  for (int i = 1; i <= kTries; ++i) {
+    try {
+      open(gb);
+      return;
+    } catch (const Error& error) {
+      if (i == kTries) note_failure(error.what());
     }
-    if (gb <= 0) budget_ = usable(space.used / 2 + env_.free_bytes(folder_) / 2);
-    reduce(space);
-    make_room(space, 0, ReadAdvice::kUnknown);
-    commit(space);
-  } catch (const Error& error) {
-    note_failure(error.what());
   }
+}
+
+void ExtentCache::open(double gb) {
+  const auto usable = [](uint64_t bytes) { return bytes - std::min(bytes / 64, kMostReserve); };
+  env_.make_directories(folder_);
+  // Without gb the least that it can be, in case what follows fails.
+  budget_ =
+      usable(gb > 0 ? uint64_t(std::min(gb * 1e9, kMostBudget)) : env_.free_bytes(folder_) / 2);
+  CacheSpace space(env_, folder_);
+  {
+    const MutexLock lock(mutex_);
+    scan(space);
+  }
+  if (gb <= 0) budget_ = usable(space.used / 2 + env_.free_bytes(folder_) / 2);
+  reduce(space);
+  make_room(space, 0, ReadAdvice::kUnknown);
+  commit(space);
 }
 
 ExtentCache::~ExtentCache() {

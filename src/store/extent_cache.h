@@ -92,6 +92,7 @@ class ExtentCache {
     bool replaces = false;
   };
 
+  void open(double gb);
   // Counts what the folder holds, and removes what ended processes left.
   void scan(CacheSpace& space) NEEDS_LOCK(mutex_);
   // These return the bytes that are taken there.

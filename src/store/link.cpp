@@ -12,7 +12,6 @@ namespace {
 constexpr double kWorth = 1.1;      // a speedup that is named
 constexpr double kSegments = 1.05;  // for their table, and segments that a crop cuts
 constexpr double kFull = 0.9;       // of the budget of a cache
-constexpr double kMostRequests = 256, kMostMerged = 4 << 20;  // as of the read-ahead
 
 double ratio(double part, double whole) {
   return whole > 0 ? part / whole : 0;
@@ -54,11 +53,13 @@ std::string cache_advice(const LinkUse& link) {
       link.disk_share > 0 ? "is twice as large" : "holds half of the dataset", whole, disk);
 }
 
-// Each request for neighbours fetches as many samples as the read-ahead has memory for: half of it
-// is for those that have come, or were announced too late for their neighbours.
+// A request for neighbours fetches as many samples as the read-ahead has memory for. Half of the
+// memory holds those that have arrived, or that were announced too late for their neighbours.
 double block_speedup(const StoreCounts& use, double waiting) {
   const double bytes = std::max(ratio(double(use.bytes), double(use.requests)), 1.0);
-  const double merged = std::min(double(use.ahead_bytes) / (2 * kMostRequests), kMostMerged);
+  const StoreTuning tuning;
+  const double merged = std::min(double(use.ahead_bytes) / (2 * tuning.most_ahead_requests),
+                                 double(tuning.merged_bytes));
   const double samples = std::max(1.0, merged / bytes);
   return samples / (waiting + samples * (1 - waiting));
 }

@@ -11,6 +11,7 @@ namespace saturate {
 struct StoreTuning {
   uint64_t ahead_bytes = 128 << 20;  // announced bytes being fetched or held, at most
   int ahead_requests = 32;           // requests for announced bytes at a time, at first
+  int most_ahead_requests = 256;     // ... and at most
   uint64_t merged_bytes = 4 << 20;   // announced ranges become one request up to this size
   uint64_t merged_gap = 4 << 10;     // ... and if no more than this lies between them
   bool adapts = true;  // ahead_requests and merged_bytes follow the link, as measured so far

@@ -1,0 +1,209 @@
+"""saturate.watch(): the steps that are measured in detail, which stand for the others. Needs pytest and torch."""
+
+import pytest
+
+import saturate
+from saturate import watching
+from saturate.phases import EVALUATION, FORWARD, HOST, WAIT, PhaseClock
+from saturate.sampling import BEGINNING, EVERY_NS
+
+torch = pytest.importorskip("torch")
+MS = 10**6
+
+
+class Loop:
+    """A loop whose parts move the clock."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.forward_ms = 0, 1.0
+        monkeypatch.setattr(watching, "PhaseClock", lambda: PhaseClock(lambda: self.now))
+        loop = self
+
+        class Model(torch.nn.Linear):
+            def forward(self, inputs):
+                loop.run(loop.forward_ms)
+                return super().forward(inputs)
+
+        self.model = Model(2, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.model.weight.register_hook(lambda _: self.run(2))
+
+    def run(self, milliseconds):
+        self.now += round(milliseconds * MS)
+
+    def step(self):
+        self.model(torch.ones(1, 2)).sum().backward()
+        self.optimizer.step()
+        self.run(0.5)
+
+
+def hooks(loop):
+    from torch.optim import optimizer
+
+    return (len(loop.model._forward_hooks), len(loop.model._forward_pre_hooks), len(optimizer._global_optimizer_pre_hooks),
+            torch.autograd.backward.__module__.startswith("saturate") or hasattr(torch.autograd.backward, "__wrapped__"))
+
+
+def milliseconds(watch):
+    return {name: round(seconds * 1e3, 3) for name, seconds in watch.phases.items() if seconds}
+
+
+def test_short_steps_have_no_hooks_but_for_few_that_stand_for_them(monkeypatch):
+    loop, measured = Loop(monkeypatch), 0
+    with saturate.watch() as watch:
+        for _ in range(1000):
+            measured += watch._clock.is_detailed
+            assert hooks(loop) == ((1, 1, 1, True) if watch._clock.is_detailed and watch.steps > 0 else
+                                   (0, 0, 1, True) if watch.steps == 0 else (0, 0, 0, False))
+            loop.step()
+            watch.step()
+        assert milliseconds(watch) == {"forward": 1000, "backward": 2000, "host": 500}
+    expected = BEGINNING + 1000 * 3.5 * MS / EVERY_NS
+    assert expected * 0.8 < measured < expected * 1.2
+    assert hooks(loop) == (0, 0, 0, False)
+
+
+def test_every_long_step_is_measured(monkeypatch):
+    loop, seen = Loop(monkeypatch), []
+    loop.forward_ms = 2 * EVERY_NS / MS
+    with saturate.watch() as watch:
+        for _ in range(30):
+            seen.append(watch._clock.is_detailed)
+            loop.step()
+            watch.step()
+    assert all(seen)
+
+
+def test_what_changes_is_followed(monkeypatch):
+    loop = Loop(monkeypatch)
+    with saturate.watch() as watch:
+        for forward_ms in (1.0, 6.0):
+            loop.forward_ms = forward_ms
+            before = milliseconds(watch)
+            for _ in range(2000):
+                loop.step()
+                watch.step()
+        forward = milliseconds(watch)["forward"] - before["forward"]
+    assert forward == pytest.approx(2000 * 6.0, rel=0.1)
+
+
+def test_a_first_step_that_compiles_does_not_stand_for_others(monkeypatch):
+    loop = Loop(monkeypatch)
+    with saturate.watch() as watch:
+        for number in range(1000):
+            loop.forward_ms = 30000.0 if number == 0 else 20000.0 if number == BEGINNING - 1 else 1.0
+            loop.step()
+            watch.step()
+        assert milliseconds(watch) == {"forward": 50998, "backward": 2000, "host": 500}
+
+
+@pytest.mark.parametrize("is_without_gradients", [True, False])
+def test_an_evaluation_between_short_steps_is_seen(monkeypatch, is_without_gradients):
+    loop = Loop(monkeypatch)
+    data = torch.utils.data.DataLoader(torch.zeros(100, 2))
+    evaluations = 0
+    with saturate.watch() as watch:
+        for number in range(300):
+            loop.step()
+            if number >= 50 + 100 * evaluations and not watch._clock.is_detailed:
+                evaluations += 1
+                with torch.set_grad_enabled(not is_without_gradients):
+                    for inputs in data:
+                        loop.model(inputs)
+            watch.step()
+        found = milliseconds(watch)
+    assert evaluations == 3
+    if is_without_gradients:
+        assert found == {"forward": 300, "backward": 600, "host": 150, "evaluation": 300}
+    else:  # seen when the step is three times as long as others
+        assert sum(found.values()) == 1350 and found["backward"] == pytest.approx(600, rel=0.05)
+        assert 550 < found["forward"] <= 600
+
+
+def test_what_no_hook_sees_is_the_hosts(monkeypatch):
+    loop = Loop(monkeypatch)
+    with saturate.watch() as watch:
+        for number in range(1, 301):
+            loop.step()
+            if number % 100 == 50:
+                loop.run(5000)
+            watch.step()
+        assert milliseconds(watch) == {"forward": 300, "backward": 600, "host": 15150}
+
+
+def test_waiting_is_always_measured(monkeypatch):
+    loop, number = Loop(monkeypatch), 0
+
+    class Data(torch.utils.data.Dataset):
+        def __len__(self):
+            return 500
+
+        def __getitem__(self, index):
+            loop.run(7 if index % 3 == 0 else 1)
+            return torch.ones(2)
+
+    with saturate.watch(torch.utils.data.DataLoader(Data())) as watch:
+        for number, _ in enumerate(watch):
+            loop.step()
+        assert watch.steps == 500 and watch.samples == 500
+    assert number == 499
+    assert milliseconds(watch) == {"wait": 1502, "forward": 500, "backward": 1000, "host": 250}
+
+
+def test_a_backward_that_others_wrap_between_measured_steps_is_still_measured(monkeypatch):
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)  # restores it
+    loop, called = Loop(monkeypatch), []
+    with saturate.watch() as watch:
+        for number in range(600):
+            if number in (100, 300):
+                def theirs(*arguments, _call=torch.autograd.backward, **named):
+                    called.append(number)
+                    return _call(*arguments, **named)
+
+                monkeypatch.setattr(torch.autograd, "backward", theirs)
+            loop.step()
+            watch.step()
+        assert milliseconds(watch) == {"forward": 600, "backward": 1200, "host": 300}
+    assert len(called) == 500 + 300
+    loop.step()
+    assert len(called) == 802
+
+
+def test_compiled_code_is_not_compiled_again_and_again(monkeypatch):
+    if not torch._dynamo.is_dynamo_supported():
+        pytest.skip("torch has no compiler here")
+    loop, found = Loop(monkeypatch), []
+
+    def backend(graph, _):
+        found.append(graph)
+        return graph.forward
+
+    for given in ("compiled", "original"):
+        torch._dynamo.reset()
+        found.clear()
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+        compiled = torch.compile(model, fullgraph=True, backend=backend)
+        with saturate.watch(model=compiled if given == "compiled" else model) as watch:
+            for _ in range(300):
+                compiled(torch.ones(1, 2)).sum().backward()
+                loop.run(3)
+                watch.step()
+        assert len(found) == 1
+    torch._dynamo.reset()
+
+
+def test_a_clock_that_is_not_detailed_knows_only_wait():
+    now = [0]
+    clock = PhaseClock(lambda: now[0])
+    now[0] = 5
+    clock.set_detailed(False)
+    clock.set_typical(10, 30)
+    for phase, until in ((WAIT, 10), (None, 100)):
+        if phase is not None:
+            clock.enter(phase)
+            now[0] = until
+            clock.leave()
+        now[0] = until
+    clock.settle()
+    assert (clock.spent[HOST], clock.spent[WAIT], clock.spent[FORWARD], clock.spent[EVALUATION]) == (5 + 80, 5, 0, 0)
+    assert clock.take_unknown() == 10 and clock.take_unknown() == 0
