@@ -92,6 +92,7 @@ class Watch:
         self._sampling = Sampling(self._clock)
         self._begin = self._last = self._reading()
         self._record_ns = self._begin.time_ns + RECORD_NS  # of the next one
+        self._due_ns = self._begin.time_ns                 # until then a step is only counted
         self._is_open = True
         _active.append(self)
 
@@ -124,7 +125,7 @@ class Watch:
             finally:  # also if the loop ends here
                 self._batches += 1
                 if self._is_open and not self._is_manual and (self._has_stepped or self._optimizer is None):
-                    self._count_step()
+                    self._end_step(self._clock.settle())
 
     def __bool__(self) -> bool:
         return True  # also without a loader
@@ -140,32 +141,33 @@ class Watch:
 
     def step(self, *, loss: Any = None) -> None:
         """A step has ended. `loss`, a number or a tensor of one, is read only when a record is written."""
-        if self._clock.is_detailed:
-            self._is_manual, self._hooks.needs_optimizers = True, False
-            self._keep_loss(loss)
-        self._count_step(loss)
+        now = self._clock.settle()
+        if now < self._due_ns:  # most short steps
+            self.steps += 1
+            return
+        self._is_manual, self._hooks.needs_optimizers = True, False
+        self._keep_loss(loss)
+        self._end_step(now)
 
     def _keep_loss(self, loss: Any) -> None:
         if math.prod(getattr(loss, "shape", ())) != 1:
             raise ValueError(f"loss has the shape {tuple(loss.shape)} (saturate.watch). Give one number: loss.mean()")
         self._loss = loss.detach() if hasattr(loss, "detach") else loss  # without the graph's memory
 
-    def _count_step(self, loss: Any = None) -> None:
-        """Does little in most short steps."""
+    def _end_step(self, now: int) -> None:
         if not self._is_open:
             raise Error("it is closed (saturate.watch). Make a new one")
         self.steps += 1
         self._has_stepped = False
-        now = self._clock.settle()
-        if self._clock.is_detailed or now >= self._sampling.next_ns:
+        clock, sampling = self._clock, self._sampling
+        if clock.is_detailed or now >= sampling.next_ns:
             if self.steps == SEARCH_STEPS:
                 self._hooks.end_search()
-            self._hooks.set_detailed(self._sampling.ends_measured(now, self.steps))
+            self._hooks.set_detailed(sampling.ends_measured(now, self.steps))
         if now >= self._record_ns:
-            if self._is_manual:
-                self._keep_loss(loss)
             self._record("step")
-            self._record_ns = now + (RECORD_NS if now - self._clock.begin < FIRST_NS else LATER_NS)
+            self._record_ns = now + (RECORD_NS if now - clock.begin < FIRST_NS else LATER_NS)
+        self._due_ns = now if clock.is_detailed else min(sampling.next_ns, self._record_ns)
 
     def _on_other_batch(self, batch: Any) -> None:
         """A batch that does not come through this watch. images_per_s leaves out the time of evaluation, and so its
@@ -181,6 +183,7 @@ class Watch:
         clock = self._clock
         if not clock.is_detailed and (is_evaluation or clock.is_long()):
             self._hooks.set_detailed(True, is_step=False)
+            self._due_ns = clock.now
 
     def _on_optimizer(self, optimizer: Any) -> None:
         self._optimizer, self._has_stepped = optimizer, True
@@ -218,7 +221,7 @@ class Watch:
         """Ends the measurement and removes every hook."""
         if not self._is_open:
             return
-        self._is_open = False
+        self._is_open, self._due_ns = False, 0
         self._hooks.remove()
         _active.remove(self)
         self._clock.settle()
