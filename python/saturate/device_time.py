@@ -9,6 +9,7 @@ import collections
 from typing import Any, Callable, Deque, List, Optional, Tuple
 
 RING = 256  # events that the GPU may be behind
+STEP_END, PART_END = -1, -2  # in place of a phase: of a measured step, and of the part of one
 
 
 class DeviceTime:
@@ -19,10 +20,11 @@ class DeviceTime:
         self._make, self._is_usable = make_event, is_usable
         self._free: List[Any] = []
         self._made = 0
-        self._placed: Deque[Tuple[Any, Optional[int]]] = collections.deque()  # phase None: not measured
+        self._placed: Deque[Tuple[Any, int]] = collections.deque()  # the latter, or an end
         self.spent = [0] * count  # nanoseconds
         self.steps = 0            # measured, and passed by the GPU
-        self._measures = True     # this step
+        self._measures = True     # this step, or the rest of it
+        self._end = STEP_END
 
     def mark(self, phase: int) -> None:
         """From here on the stream's time belongs to `phase`."""
@@ -31,17 +33,21 @@ class DeviceTime:
 
     def end_step(self, measure_next: bool) -> None:
         if self._measures:
-            self._place(None)
+            self._place(self._end)
             self.read()
-        self._measures = measure_next
+        self._measures, self._end = measure_next, STEP_END
 
-    def _place(self, phase: Optional[int]) -> None:
+    def begin_part(self) -> None:
+        """Measures the rest of a step, which is not counted among the measured ones."""
+        self._measures, self._end = True, PART_END
+
+    def _place(self, phase: int) -> None:
         if not self._is_usable():
             return
         if not self._free and self._made == RING:
             self.read()
         if not self._free and self._made == RING:  # the GPU is far behind: the rest of the step is not measured
-            self._placed[-1] = (self._placed[-1][0], None)
+            self._placed[-1] = (self._placed[-1][0], self._end)
             self._measures = False
             return
         if not self._free:
@@ -60,9 +66,9 @@ class DeviceTime:
         try:
             while self._is_usable() and len(self._placed) > 1 and self._has_passed(2):
                 event, phase = self._placed.popleft()
-                if phase is not None:  # the later event of another stream may be passed first
+                if phase >= 0:  # the later event of another stream may be passed first
                     self.spent[phase] += max(0, round(event.elapsed_time(self._placed[0][0]) * 1e6))
-                    self.steps += self._placed[0][1] is None
+                    self.steps += self._placed[0][1] == STEP_END
                 self._free.append(event)
         except RuntimeError:  # such as on a device that failed: the loop's own call reports it
             self._measures = False

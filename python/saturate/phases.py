@@ -200,11 +200,13 @@ class Hooks:
         self._search.clear()
 
     def set_detailed(self, is_detailed: bool, is_step: bool = True) -> None:
-        """Sets it for the next step, or (not `is_step`) the rest of this one, which is not measured on the device then.
-        """
+        """Sets it for the next step, or (not `is_step`) the rest of this one."""
         device = self._clock.device
-        if device is not None and is_step:
-            device.end_step(is_detailed)
+        if device is not None:
+            if is_step:
+                device.end_step(is_detailed)
+            else:
+                device.begin_part()
         if is_detailed == self._clock.is_detailed:
             return
         for switch in (*self._switches, *([] if self.needs_optimizers else self._optimizer_switches),

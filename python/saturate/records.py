@@ -145,11 +145,11 @@ def open_outputs(out: Any, tensorboard: Union[bool, str, os.PathLike[str]]) -> O
 
 
 def device_phases(before: Reading, now: Reading) -> Optional[Dict[str, float]]:
-    """A GPU's seconds by phase between the two; the measured steps stand for all."""
+    """A GPU's seconds by phase between the two. The measured steps stand for all, but each evaluation is measured."""
     if now.device is None or before.device is None or now.device[0] == before.device[0]:
         return None
     scale = (now.steps - before.steps) / (now.device[0] - before.device[0])
-    return {name: (spent - earlier) * scale / 1e9
+    return {name: (spent - earlier) * (1 if name == "evaluation" else scale) / 1e9
             for name, spent, earlier in zip(NAMES, now.device[1], before.device[1])}
 
 

@@ -47,7 +47,7 @@ class Watch:
     DataLoader's workers.
 
     Hooks would take several percent of a short step, so one step in about 0.15 s has them, and the others' time except
-    `wait` is divided as in those. If such a step takes over three times as long as they do, the excess is host, or
+    `wait` is divided as in those. If such a step takes over ten times as long as they do, the excess is host, or
     measured, from the next batch of a loader on.
 
     loader: what to iterate over; may be left out. Its attributes that a Watch lacks, such as `dataset` and `sampler`,
@@ -92,7 +92,7 @@ class Watch:
         self._sampling = Sampling(self._clock)
         self._begin = self._last = self._reading()
         self._record_ns = self._begin.time_ns + RECORD_NS  # of the next one
-        self._due_ns = self._begin.time_ns                 # until then a step is only counted
+        self._due_step = self._due_ns = 0                  # until then a step is only counted
         self._is_open = True
         _active.append(self)
 
@@ -142,7 +142,7 @@ class Watch:
     def step(self, *, loss: Any = None) -> None:
         """A step has ended. `loss`, a number or a tensor of one, is read only when a record is written."""
         now = self._clock.settle()
-        if now < self._due_ns:  # most short steps
+        if self.steps < self._due_step and now < self._due_ns:  # most short steps
             self.steps += 1
             return
         self._is_manual, self._hooks.needs_optimizers = True, False
@@ -160,14 +160,15 @@ class Watch:
         self.steps += 1
         self._has_stepped = False
         clock, sampling = self._clock, self._sampling
-        if clock.is_detailed or now >= sampling.next_ns:
+        if clock.is_detailed or sampling.is_due(now, self.steps):
             if self.steps == SEARCH_STEPS:
                 self._hooks.end_search()
             self._hooks.set_detailed(sampling.ends_measured(now, self.steps))
         if now >= self._record_ns:
             self._record("step")
             self._record_ns = now + (RECORD_NS if now - clock.begin < FIRST_NS else LATER_NS)
-        self._due_ns = now if clock.is_detailed else min(sampling.next_ns, self._record_ns)
+        self._due_ns = min(sampling.next_ns, self._record_ns)
+        self._due_step = 0 if clock.is_detailed else sampling.next_step - 1
 
     def _on_other_batch(self, batch: Any) -> None:
         """A batch that does not come through this watch. images_per_s leaves out the time of evaluation, and so its
@@ -183,7 +184,7 @@ class Watch:
         clock = self._clock
         if not clock.is_detailed and (is_evaluation or clock.is_long()):
             self._hooks.set_detailed(True, is_step=False)
-            self._due_ns = clock.now
+            self._due_step = 0
 
     def _on_optimizer(self, optimizer: Any) -> None:
         self._optimizer, self._has_stepped = optimizer, True
@@ -221,7 +222,7 @@ class Watch:
         """Ends the measurement and removes every hook."""
         if not self._is_open:
             return
-        self._is_open, self._due_ns = False, 0
+        self._is_open, self._due_step = False, 0
         self._hooks.remove()
         _active.remove(self)
         self._clock.settle()

@@ -74,6 +74,24 @@ def test_a_watch_reports_the_gpu_s_phases(torch, gpu, tmp_path):
     assert gpu.recorded < 5 * steps  # later ones of short steps are not measured
 
 
+def test_an_evaluation_on_the_gpu_counts_once_and_training_steps_stand_for_others(torch, gpu, monkeypatch):
+    from saturate import sampling
+
+    monkeypatch.setattr(sampling, "EVERY_NS", 10**15)  # after the first steps none is measured
+    loop, steps = Loop(torch, gpu), 3 * BEGINNING
+    with saturate.watch() as watch:
+        for number in range(steps):
+            loss = loop.step()
+            if number in (BEGINNING - 2, steps - 2):  # in a measured step, and in one that is not
+                with torch.no_grad():
+                    for _ in torch.utils.data.DataLoader([0]):
+                        loop.model(torch.ones(1, 2))
+                        loop.run(98)
+            watch.step(loss=loss)
+        found = {name: round(seconds * 1e3, 6) for name, seconds in watch.device_phases.items() if seconds}
+    assert found["evaluation"] == 200 and found["forward"] == 2 * steps and found["backward"] == 5 * steps
+
+
 def test_without_a_gpu_its_values_are_null(torch, tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
