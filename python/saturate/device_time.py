@@ -6,10 +6,19 @@ Tests use events that a test moves.
 from __future__ import annotations
 
 import collections
-from typing import Any, Callable, Deque, List, Optional, Tuple
+from typing import Any, Callable, Deque, List, NamedTuple, Optional, Tuple
 
 RING = 256  # events that the GPU may be behind
 STEP_END, PART_END = -1, -2  # in place of a phase: of a measured step, and of the part of one
+
+
+class DeviceReading(NamedTuple):
+    """See DeviceTime."""
+
+    steps: int
+    spent: List[int]
+    steps_in_parts: int
+    spent_in_parts: List[int]
 
 
 class DeviceTime:
@@ -21,8 +30,11 @@ class DeviceTime:
         self._free: List[Any] = []
         self._made = 0
         self._placed: Deque[Tuple[Any, int]] = collections.deque()  # the latter, or an end
-        self.spent = [0] * count  # nanoseconds
-        self.steps = 0            # measured, and passed by the GPU
+        self._current = [0] * count  # nanoseconds of what has not ended yet
+        self.spent = [0] * count     # of measured steps
+        self.spent_in_parts = [0] * count
+        self.steps_in_parts = 0      # from their beginning on
+        self.steps = 0               # measured, and passed by the GPU
         self._measures = True     # this step, or the rest of it
         self._end = STEP_END
 
@@ -37,8 +49,9 @@ class DeviceTime:
             self.read()
         self._measures, self._end = measure_next, STEP_END
 
-    def begin_part(self) -> None:
-        """Measures the rest of a step, which is not counted among the measured ones."""
+    def make_part(self) -> None:
+        """Measures the rest of this step, which has an evaluation, and is not among the measured ones."""
+        self.steps_in_parts += self._measures and self._end == STEP_END
         self._measures, self._end = True, PART_END
 
     def _place(self, phase: int) -> None:
@@ -47,7 +60,7 @@ class DeviceTime:
         if not self._free and self._made == RING:
             self.read()
         if not self._free and self._made == RING:  # the GPU is far behind: the rest of the step is not measured
-            self._placed[-1] = (self._placed[-1][0], self._end)
+            self._placed[-1] = (self._placed[-1][0], PART_END)
             self._measures = False
             return
         if not self._free:
@@ -67,11 +80,24 @@ class DeviceTime:
             while self._is_usable() and len(self._placed) > 1 and self._has_passed(2):
                 event, phase = self._placed.popleft()
                 if phase >= 0:  # the later event of another stream may be passed first
-                    self.spent[phase] += max(0, round(event.elapsed_time(self._placed[0][0]) * 1e6))
-                    self.steps += self._placed[0][1] == STEP_END
+                    self._current[phase] += max(0, round(event.elapsed_time(self._placed[0][0]) * 1e6))
+                    self._end_current(self._placed[0][1])
                 self._free.append(event)
         except RuntimeError:  # such as on a device that failed: the loop's own call reports it
             self._measures = False
+
+    def reading(self) -> DeviceReading:
+        self.read()
+        return DeviceReading(self.steps, list(self.spent), self.steps_in_parts, list(self.spent_in_parts))
+
+    def _end_current(self, end: int) -> None:
+        if end >= 0:
+            return
+        self.steps += end == STEP_END
+        total = self.spent if end == STEP_END else self.spent_in_parts
+        for phase, value in enumerate(self._current):
+            total[phase] += value
+            self._current[phase] = 0
 
     def _has_passed(self, count: int) -> bool:
         return all(self._placed[i][0].query() for i in range(count))

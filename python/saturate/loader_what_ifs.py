@@ -233,7 +233,7 @@ def _replacement(loader: Any) -> List[WhatIf]:
 
 def loader_what_ifs(loader: Any, has_gpu: bool, is_blocking: bool = False,
                     is_wanted: Callable[[str], bool] = lambda _: True) -> List[WhatIf]:
-    """`is_blocking`: the step copies pinned batches to a GPU, and waits for that. `is_wanted`: whether to try a name."""
+    """`is_blocking`: the step copies pinned batches to a GPU, and waits for that. `is_wanted`: whether to try it."""
     from torch.utils.data import DataLoader
 
     if not isinstance(loader, DataLoader):

@@ -52,8 +52,8 @@ class Observation:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[Callable[[], None]]:
-        """Counts, in turns of the loop as it is, calls that its first steps may lack. Call the block's value before each
-        step."""
+        """Counts, in turns of the loop as it is, calls that its first steps may lack. Call the block's value before
+        each step."""
         self.calls = calls_of(self.torch)
         begin = time.perf_counter()
         with self._later.active({cause: self.calls[cause] for cause in self.calls if cause != "item-in-loop"}):

@@ -18,8 +18,7 @@ NAMES = ("wait", "copy", "augment", "forward", "backward", "reduce", "optimizer"
          "other")
 WAIT, COPY, FORWARD, BACKWARD, REDUCE, OPTIMIZER, HOST, EVALUATION = (
     NAMES.index(name) for name in ("wait", "copy", "forward", "backward", "reduce", "optimizer", "host", "evaluation"))
-UNKNOWN = len(NAMES)  # outside `wait`, in a step that is not measured in detail
-ELSEWHERE = (WAIT, EVALUATION, NAMES.index("checkpoint"))  # always known, or not part of each step
+UNKNOWN, UNKNOWN_LONG = len(NAMES), len(NAMES) + 1  # outside `wait`, in steps that are not measured in detail
 
 COLLECTIVES = ("all_reduce", "all_gather", "broadcast", "barrier")  # of torch.distributed that a loop may call
 
@@ -28,7 +27,7 @@ class PhaseClock:
     """Belongs to the thread that made it; calls from other threads change nothing. Phases nest. `device`, if
     set, is notified of each phase except `host`. While it is not `is_detailed`, only `wait` may be entered."""
 
-    __slots__ = ("_clock", "_long", "_outer", "_rest", "_since", "_typical", "begin", "device", "is_detailed", "now",
+    __slots__ = ("_clock", "_outer", "_rest", "_since", "begin", "device", "is_detailed", "longest", "now", "on_long",
                  "phase", "spent", "thread")
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -36,10 +35,11 @@ class PhaseClock:
         self.thread: Optional[int] = get_ident()
         self.device: Optional[DeviceTime] = None
         self.begin = self.now = self._since = clock()  # now: the end of the last step
-        self.spent = [0] * (len(NAMES) + 1)  # nanoseconds
+        self.spent = [0] * (len(NAMES) + 2)  # nanoseconds
         self._outer: List[int] = []          # phases that are interrupted
         self._rest = 0                       # spent[UNKNOWN] at the beginning of the step
-        self._typical = self._long = sys.maxsize
+        self.longest = sys.maxsize           # nanoseconds of UNKNOWN in a step, else they are UNKNOWN_LONG,
+        self.on_long: Callable[[], None] = lambda: None  # ... and this is called at its end
         self.phase = HOST
         self.is_detailed = True
 
@@ -80,9 +80,10 @@ class PhaseClock:
         self._outer.clear()
         self.phase = HOST if self.is_detailed else UNKNOWN
         rest = self.spent[UNKNOWN] - self._rest
-        if rest > self._long:  # it does not have the phases of a typical step
-            self.spent[UNKNOWN] -= rest - self._typical
-            self.spent[HOST] += rest - self._typical
+        if rest > self.longest:
+            self.spent[UNKNOWN] -= rest
+            self.spent[UNKNOWN_LONG] += rest
+            self.on_long()
         self._rest = self.spent[UNKNOWN]
         return now
 
@@ -93,18 +94,14 @@ class PhaseClock:
         self._since, self.is_detailed = now, is_detailed
         self.phase = HOST if is_detailed else UNKNOWN
 
-    def set_typical(self, typical: int, longest: int) -> None:
-        """Nanoseconds outside `wait` of steps that are not measured: a longer one than `longest` is as a typical one,
-        and the rest is the host's."""
-        self._typical, self._long = typical, longest
-
     def is_long(self) -> bool:
         """Whether the part of this step that is not measured is."""
-        return self.phase == UNKNOWN and self.spent[UNKNOWN] - self._rest > self._long
+        return self.phase == UNKNOWN and self.spent[UNKNOWN] - self._rest > self.longest
 
-    def take_unknown(self) -> int:
-        """The nanoseconds of steps that are not measured, which the caller adds to phases."""
-        taken, self.spent[UNKNOWN], self._rest = self.spent[UNKNOWN], 0, 0
+    def take_unknown(self) -> Tuple[int, int]:
+        """The nanoseconds of steps that are not measured, usual and long ones, which the caller adds to phases."""
+        taken = self.spent[UNKNOWN], self.spent[UNKNOWN_LONG]
+        self.spent[UNKNOWN] = self.spent[UNKNOWN_LONG] = self._rest = 0
         return taken
 
 
@@ -138,41 +135,37 @@ class _Switch:
             self._handles = []
 
 
-class _Replacement:
-    """The same for an attribute. What others put in its place in between stays, and calls `value`."""
+class _ModuleHooks:
+    """Those of a module."""
 
-    def __init__(self, owner: Any, name: str, value: Callable[..., Any]) -> None:
-        self._place, self._value, self._is_kept = (owner, name), value, False
-        self.original: Any = getattr(owner, name)
-        self.set(True)
+    def __init__(self, module: Any, enter: Callable[[_ModuleHooks], None], leave: Callable[[], None]) -> None:
+        self._module = module
+        self.has_entered = False  # it, outside compiled code
+        self._switch = _Switch(lambda: module.register_forward_pre_hook(_Hook(lambda: enter(self))),
+                               lambda: module.register_forward_hook(_Hook(leave), always_call=True))
 
     def set(self, is_on: bool) -> None:
-        now = getattr(*self._place)
-        if is_on and not self._is_kept and now is not self._value:
-            self.original = now
-            setattr(*self._place, self._value)
-        elif not is_on and now is self._value:
-            setattr(*self._place, self.original)
-        elif not is_on:
-            self._is_kept = True
+        """Does nothing if it is called in compiled code, which would be compiled again."""
+        if self.has_entered and getattr(self._module, "_compiled_call_impl", None) is None:
+            self._switch.set(is_on)
+
+    def remove(self) -> None:
+        self._switch.set(False)
 
 
 class Hooks:
-    """Finds a loop's phases. `on_batch` gets each batch that a loader returned, `on_optimizer` each optimizer that has
-    made a step. remove() undoes everything."""
+    """Finds a loop's phases. `on_batch` gets each batch that a loader returned, and its source, `on_optimizer` each
+    optimizer that has made a step. remove() undoes everything."""
 
-    def __init__(self, clock: PhaseClock, on_batch: Callable[[Any], None], on_optimizer: Callable[[Any], None],
+    def __init__(self, clock: PhaseClock, on_batch: Callable[[Any, Any], None], on_optimizer: Callable[[Any], None],
                  model: Any = None) -> None:
         self._clock, self._on_batch, self._on_optimizer = clock, on_batch, on_optimizer
         self._undo = contextlib.ExitStack()
         self._search: List[Any] = []           # global hooks, while outermost modules are looked for
         self._known: Dict[int, Any] = {}       # modules with hooks
         self._depth = 0
-        self._switches: List[Any] = []         # what is there only in steps that are measured in detail
-        self._optimizer_switches: List[_Switch] = []
-        self._module_switches: List[_Switch] = []
-        self._has_entered = False              # a module that has hooks, outside compiled code
-        self.needs_optimizers = True           # on_optimizer, also in steps that are not measured in detail
+        self._switches: List[_Switch] = []     # what is there only in steps that are measured in detail
+        self._modules: List[_ModuleHooks] = []
         self._is_traced: Callable[[], bool] = bool  # by torch.compile: what is ours must then do nothing in its graph
         self.workers = WorkerTimes()
         from .iteration import Iteration
@@ -189,8 +182,10 @@ class Hooks:
     def remove(self) -> None:
         self.end_search()
         self._clock.thread, self.workers.is_over = None, True  # for those that others have wrapped, which stay
-        for switch in (*self._switches, *self._optimizer_switches, *self._module_switches):
+        for switch in self._switches:
             switch.set(False)
+        for hooks in self._modules:
+            hooks.remove()
         self._undo.close()
 
     def end_search(self) -> None:
@@ -200,19 +195,16 @@ class Hooks:
         self._search.clear()
 
     def set_detailed(self, is_detailed: bool, is_step: bool = True) -> None:
-        """Sets it for the next step, or (not `is_step`) the rest of this one."""
+        """Sets it for the next step, or (not `is_step`) the rest of this one, on the host."""
         device = self._clock.device
-        if device is not None:
-            if is_step:
-                device.end_step(is_detailed)
-            else:
-                device.begin_part()
+        if device is not None and is_step:
+            device.end_step(is_detailed)
         if is_detailed == self._clock.is_detailed:
             return
-        for switch in (*self._switches, *([] if self.needs_optimizers else self._optimizer_switches),
-                       # Else it is called in compiled code, which would be compiled again.
-                       *(self._module_switches if self._has_entered else [])):
+        for switch in self._switches:
             switch.set(is_detailed)
+        for hooks in self._modules:
+            hooks.set(is_detailed)
         self._clock.set_detailed(is_detailed)
 
     def _hook_torch(self, torch: Any, model: Any) -> None:
@@ -231,8 +223,8 @@ class Hooks:
             self._wrap(torch.Tensor, "cuda", COPY)
         self._wrap_backward(torch)
         self._wrap_collectives(torch)
-        self._optimizer_switches.append(_Switch(
-            lambda: optimizer.register_optimizer_step_post_hook(self._after_optimizer)))
+        # This one stays, since a program's own such hook may end a step.
+        self._undo.callback(optimizer.register_optimizer_step_post_hook(self._after_optimizer).remove)
         self._switches.append(_Switch(
             lambda: optimizer.register_optimizer_step_pre_hook(lambda *_: self._clock.enter(OPTIMIZER))))
         if model is not None:
@@ -252,7 +244,7 @@ class Hooks:
             self._wrap(DistributedDataParallel, "_sync_buffers", REDUCE)
 
     def _wrap_backward(self, torch: Any) -> None:
-        clock, engine = self._clock, torch.autograd.Variable._execution_engine
+        original, clock, engine = torch.autograd.backward, self._clock, torch.autograd.Variable._execution_engine
         distributed = torch.distributed
         is_distributed = distributed.is_initialized if distributed.is_available() else lambda: False
 
@@ -268,10 +260,9 @@ class Hooks:
                 return root.register_hook(first_gradient)
             return None
 
-        @functools.wraps(torch.autograd.backward)
+        @functools.wraps(original)
         def backward(*arguments: Any, **named: Any) -> Any:
-            original = replacement.original
-            if get_ident() != clock.thread or not clock.is_detailed:
+            if not clock.is_detailed or get_ident() != clock.thread:
                 return original(*arguments, **named)
             hook = hooked(arguments[0] if arguments else named.get("tensors")) if is_distributed() else None
             is_nested = clock.phase == BACKWARD  # a checkpointed part's: DDP may wait at its end
@@ -287,10 +278,10 @@ class Hooks:
                 if hook is not None:
                     hook.remove()
 
-        replacement = _Replacement(torch.autograd, "backward", backward)
-        self._switches.append(replacement)
+        self._undo.enter_context(replaced(torch.autograd, "backward", backward))
 
-    def _wrap(self, owner: Any, name: str, phase: int, then: Optional[Callable[[Any], None]] = None) -> None:
+    def _wrap(self, owner: Any, name: str, phase: int, then: Optional[Callable[[Any, Any], None]] = None
+              ) -> None:
         original, clock = getattr(owner, name), self._clock
 
         enter, leave, is_traced = clock.enter, clock.leave, self._is_traced
@@ -309,7 +300,7 @@ class Hooks:
             finally:
                 leave()
             if then is not None:
-                then(result)
+                then(result, _source_of(arguments[0]))
             return result
 
         self._undo.enter_context(replaced(owner, name, wrapper))
@@ -318,12 +309,11 @@ class Hooks:
         if isinstance(module, self._torch.jit.ScriptModule):  # takes no hooks; its time is the host's
             return
         self._known[id(module)] = module  # kept, so that its id stays its own
-        self._module_switches.append(_Switch(
-            lambda: module.register_forward_pre_hook(_Hook(self._enter_module)),
-            lambda: module.register_forward_hook(_Hook(self._leave_module), always_call=True)))
-        compiled = getattr(module, "_compiled_call_impl", None)  # by module.compile(), with its hooks
+        compiled = getattr(module, "_compiled_call_impl", None)  # by module.compile()
         if compiled is not None:
             self._undo.enter_context(replaced(module, "_compiled_call_impl", self._measured(compiled)))
+        else:
+            self._modules.append(_ModuleHooks(module, self._enter_module, self._leave_module))
 
     def _measured(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def measured(*arguments: Any, **named: Any) -> Any:
@@ -335,9 +325,10 @@ class Hooks:
 
         return measured
 
-    def _enter_module(self) -> None:
+    def _enter_module(self, hooks: Optional[_ModuleHooks] = None) -> None:
         if not self._is_traced() and self._clock.is_detailed:
-            self._has_entered = True
+            if hooks is not None:
+                hooks.has_entered = True
             self._clock.enter(FORWARD if self._torch.is_grad_enabled() else EVALUATION)
 
     def _leave_module(self) -> None:
@@ -362,6 +353,12 @@ class Hooks:
             self._clock.leave()
         if get_ident() == self._clock.thread:
             self._on_optimizer(optimizer)
+
+
+def _source_of(iteration: Any) -> Any:
+    """The dataset of a DataLoader's iteration, or saturate's loader."""
+    dataset = getattr(iteration, "_dataset", None)
+    return getattr(iteration, "_loader", None) if dataset is None else dataset
 
 
 def size_of(batch: Any) -> int:

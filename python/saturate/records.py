@@ -12,6 +12,7 @@ import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ._core import Error, __version__
+from .device_time import DeviceReading
 from .phases import NAMES
 from .telemetry import device_peak_memory, peak_memory
 from .world import is_rank_0
@@ -28,7 +29,7 @@ class Reading(NamedTuple):
     samples: int
     phases: List[int]                          # nanoseconds
     workers: Tuple[int, ...]                   # see WorkerTimes.read()
-    device: Optional[Tuple[int, List[int]]]    # measured steps; nanoseconds by phase
+    device: Optional[DeviceReading]
 
 
 def finite(value: Optional[float]) -> Optional[float]:
@@ -145,12 +146,15 @@ def open_outputs(out: Any, tensorboard: Union[bool, str, os.PathLike[str]]) -> O
 
 
 def device_phases(before: Reading, now: Reading) -> Optional[Dict[str, float]]:
-    """A GPU's seconds by phase between the two. The measured steps stand for all, but each evaluation is measured."""
-    if now.device is None or before.device is None or now.device[0] == before.device[0]:
+    """A GPU's seconds by phase between the two. The measured steps stand for all, the parts with an evaluation for
+    themselves."""
+    last, first = now.device, before.device
+    if last is None or first is None or last.steps == first.steps:
         return None
-    scale = (now.steps - before.steps) / (now.device[0] - before.device[0])
-    return {name: (spent - earlier) * (1 if name == "evaluation" else scale) / 1e9
-            for name, spent, earlier in zip(NAMES, now.device[1], before.device[1])}
+    others = last.steps_in_parts - first.steps_in_parts
+    scale = (now.steps - before.steps - others) / (last.steps - first.steps)
+    return {name: ((spent - earlier) * scale + part - earlier_part) / 1e9 for name, spent, earlier, part, earlier_part
+            in zip(NAMES, last.spent, first.spent, last.spent_in_parts, first.spent_in_parts)}
 
 
 def worker_times(before: Reading, now: Reading, count: int) -> Optional[Dict[str, float]]:

@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 import collections
+import random
 import statistics
-from typing import Deque, List, Optional
+from typing import Deque, List, Optional, Tuple
 
-from .phases import ELSEWHERE, HOST, NAMES, PhaseClock
+from .phases import HOST, NAMES, WAIT, PhaseClock
 
-BEGINNING = 8          # steps that are all measured in detail, and of which the first SEARCH_STEPS
-SEARCH_STEPS = 2       # also look for modules, and are not typical
-EVERY_NS = 150 * 10**6  # then one step in about this time is: each one, if steps are longer;
+BEGINNING = 8            # steps that are all measured in detail, and of which the first SEARCH_STEPS
+SEARCH_STEPS = 2         # also look for modules, and stand for none
+EVERY_NS = 150 * 10**6   # then one step in about this time is: each one, if steps are longer;
 MOST_NS = 10 * EVERY_NS  # in this time in any case
-STEPS = 32             # measured ones that stand for the others
-LONG = 10              # times the median of these: such a step is not typical
-JITTER = 0.618         # of EVERY_NS, modulo 1: loops do things in every tenth step
+STEPS = 32               # measured ones that stand for the others
+LONG = 10                # times the median of these: such a step stands only for others that are as long
+INTERVALS = 16           # between measured steps, that tell the mean length of a step
+
+Sums = List[int]  # nanoseconds by phase
 
 
 class Sampling:
-    """Ends a loop's steps, and divides the time of those not measured as in typical measured ones."""
+    """Ends a loop's steps, and divides the time of those not measured as in measured ones of a similar length."""
 
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
-        self._before: Optional[List[int]] = list(clock.spent)  # None: the step was measured only from some point on
-        self._typical: Deque[List[int]] = collections.deque(maxlen=STEPS)
-        self._count = 0                                 # of intervals
-        self._interval = (clock.begin, 0)               # its beginning, and the steps until then
+        self._before: Optional[Sums] = list(clock.spent)  # None: this step stands for none
+        self._steps: Deque[Sums] = collections.deque(maxlen=STEPS)
+        self._divided = [0] * len(NAMES)
+        self._search = 0  # steps, for a long one
+        self._random = random.Random(1)  # since loops do things in every tenth step
+        self._begins: Deque[Tuple[int, int]] = collections.deque([(clock.begin, 0)], maxlen=INTERVALS)  # (time, steps)
         # From this number of steps on, or this time, the next step is measured. A time alone would choose steps that
         # follow long ones.
         self.next_step, self.next_ns = 0, clock.begin
+
+    def skip_step(self) -> None:
+        """This step is like no other: it has an evaluation, or is not measured from its beginning on."""
+        self._before = None
+
+    def search_long(self) -> None:
+        """After a long step that was not measured: measures the next ones, unless such a step is known."""
+        if not any(sum(each) > self._clock.longest for each in self._steps):
+            self._search, self.next_step = STEPS, 0
 
     def ends_measured(self, now: int, steps: int) -> bool:
         """After a measured step, or if is_due(): whether the next step is to be measured. `now`: of settle()."""
         clock = self._clock
         if clock.is_detailed and self._before is not None and steps > SEARCH_STEPS:
-            self._typical.append([0 if phase in ELSEWHERE else spent - before for phase, (spent, before)
-                                  in enumerate(zip(clock.spent, self._before[:len(NAMES)]))])
-            median = statistics.median(map(sum, self._typical))
-            clock.set_typical(round(median), round(LONG * median))
+            self._steps.append([0 if phase == WAIT else spent - before for phase, (spent, before)
+                                in enumerate(zip(clock.spent, self._before[:len(NAMES)]))])
+            clock.longest = self._longest()
+            self._search = 0 if sum(self._steps[-1]) > clock.longest else max(0, self._search - 1)
         is_due = self.is_due(now, steps)
         if is_due:
             self._begin_interval(now, steps)
-        is_measured = is_due or steps < BEGINNING
+        is_measured = is_due or steps < BEGINNING or self._search > 0
         self._before = list(clock.spent) if is_measured else None
         return is_measured
 
@@ -49,26 +63,29 @@ class Sampling:
         return steps >= self.next_step or now >= self.next_ns
 
     def _begin_interval(self, now: int, steps: int) -> None:
-        begin_ns, begin = self._interval
+        begin_ns, begin = self._begins[0]
         step_ns = max(1, (now - begin_ns) // max(1, steps - begin))
-        self._interval = now, steps
-        self._count += 1
-        self.next_step = steps + max(1, round(EVERY_NS / step_ns * (0.5 + self._count * JITTER % 1)))
+        self._begins.append((now, steps))
+        self.next_step = steps + max(1, round(EVERY_NS / step_ns * (0.5 + self._random.random())))
         self.next_ns = now + MOST_NS
 
-    def spent(self) -> List[int]:
-        """Nanoseconds by phase so far."""
-        clock = self._clock
-        rest = clock.take_unknown()
-        if rest:
-            sums = [sum(each) for each in zip(*self._typical_steps())] or [0] * len(NAMES)
-            total = sum(sums) or 1
-            parts = [rest * each // total for each in sums]
-            parts[HOST] += rest - sum(parts)
-            for phase, part in enumerate(parts):
-                clock.spent[phase] += part
-        return clock.spent[:len(NAMES)]
+    def _longest(self) -> int:
+        return round(LONG * statistics.median(map(sum, self._steps)))
 
-    def _typical_steps(self) -> List[List[int]]:
-        median = statistics.median(map(sum, self._typical)) if self._typical else 0
-        return [each for each in self._typical if sum(each) <= LONG * median]
+    def spent(self) -> Sums:
+        """Nanoseconds by phase so far."""
+        usual, long = self._clock.take_unknown()
+        if usual or long:
+            longest = self._longest() if self._steps else 0
+            self._divide(usual, [each for each in self._steps if sum(each) <= longest])
+            self._divide(long, [each for each in self._steps if sum(each) > longest])
+        return [measured + divided for measured, divided in zip(self._clock.spent, self._divided)]
+
+    def _divide(self, time_ns: int, steps: List[Sums]) -> None:
+        """As in these steps; the host's if there are none."""
+        sums = [sum(each) for each in zip(*steps)] or [0] * len(NAMES)
+        total = sum(sums) or 1
+        parts = [time_ns * each // total for each in sums]
+        parts[HOST] += time_ns - sum(parts)
+        for phase, part in enumerate(parts):
+            self._divided[phase] += part

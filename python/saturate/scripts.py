@@ -59,7 +59,8 @@ class _Watched:
 
 
 class ScriptLoop:
-    """Takes over the first DataLoader or saturate.Loader with whose batches an optimizer makes steps. `begin` starts that."""
+    """Takes over the first DataLoader, or saturate.Loader, with whose batches an optimizer makes steps. `begin` starts
+    that."""
 
     def __init__(self, torch: Any, path: str) -> None:
         self.torch, self._path = torch, path

@@ -47,8 +47,9 @@ class Watch:
     DataLoader's workers.
 
     Hooks would take several percent of a short step, so one step in about 0.15 s has them, and the others' time except
-    `wait` is divided as in those. If such a step takes over ten times as long as they do, the excess is host, or
-    measured, from the next batch of a loader on.
+    `wait` is divided as in those of a similar length. A step of over ten times their median is host if none such was
+    measured; the next 32 steps are. A batch of another loader, or without gradients, is measured, with the rest of its
+    step.
 
     loader: what to iterate over; may be left out. Its attributes that a Watch lacks, such as `dataset` and `sampler`,
         are the Watch's too. Its batches are the samples that are counted; without it those of all loaders are, except
@@ -80,6 +81,7 @@ class Watch:
         self._optimizer: Any = None   # the last one that made a step
         self._has_stepped = False     # an optimizer, since the last step
         self._loss: Any = None
+        self._source: Any = None      # the dataset of the latest batch that did not come through this watch
         self._outputs = open_outputs(out, tensorboard)
         gpu = Gpu()
         self._telemetry, self._total_telemetry = Telemetry(gpu), Telemetry(gpu)
@@ -90,6 +92,7 @@ class Watch:
             self._outputs.close()
             raise
         self._sampling = Sampling(self._clock)
+        self._clock.on_long = self._on_long
         self._begin = self._last = self._reading()
         self._record_ns = self._begin.time_ns + RECORD_NS  # of the next one
         self._due_step = self._due_ns = 0                  # until then a step is only counted
@@ -120,6 +123,7 @@ class Watch:
                 clock.leave()
             self.samples += size_of(batch)
             self._look_closer()
+            self._source = None
             try:
                 yield batch
             finally:  # also if the loop ends here
@@ -140,19 +144,17 @@ class Watch:
         return len(self.loader)
 
     def step(self, *, loss: Any = None) -> None:
-        """A step has ended. `loss`, a number or a tensor of one, is read only when a record is written."""
+        """A step has ended. `loss`, a number or a tensor of one, is read only when a record is written; the last record
+        has that of the last step which was measured in detail."""
         now = self._clock.settle()
         if self.steps < self._due_step and now < self._due_ns:  # most short steps
             self.steps += 1
             return
-        self._is_manual, self._hooks.needs_optimizers = True, False
-        self._keep_loss(loss)
-        self._end_step(now)
-
-    def _keep_loss(self, loss: Any) -> None:
+        self._is_manual = True
         if math.prod(getattr(loss, "shape", ())) != 1:
             raise ValueError(f"loss has the shape {tuple(loss.shape)} (saturate.watch). Give one number: loss.mean()")
         self._loss = loss.detach() if hasattr(loss, "detach") else loss  # without the graph's memory
+        self._end_step(now)
 
     def _end_step(self, now: int) -> None:
         if not self._is_open:
@@ -170,20 +172,27 @@ class Watch:
         self._due_ns = min(sampling.next_ns, self._record_ns)
         self._due_step = 0 if clock.is_detailed else sampling.next_step - 1
 
-    def _on_other_batch(self, batch: Any) -> None:
+    def _on_other_batch(self, batch: Any, source: Any) -> None:
         """A batch that does not come through this watch. images_per_s leaves out the time of evaluation, and so its
         samples."""
         torch = sys.modules.get("torch")
         has_gradients = torch is None or torch.is_grad_enabled()
         if self._begun_epochs == 0 and has_gradients:
             self.samples += size_of(batch)
-        self._look_closer(is_evaluation=not has_gradients)
+        if not has_gradients and self._clock.device is not None:
+            self._clock.device.make_part()
+        self._look_closer(not has_gradients or source is not self._source)
+        self._source = source
 
-    def _look_closer(self, is_evaluation: bool = False) -> None:
-        """Measures the rest of a step in detail if it is not like others."""
-        clock = self._clock
-        if not clock.is_detailed and (is_evaluation or clock.is_long()):
+    def _on_long(self) -> None:
+        self._sampling.search_long()
+        self._due_step = 0
+
+    def _look_closer(self, is_other: bool = False) -> None:
+        """Measures the rest of a step in detail if it is not like others, such as one with an evaluation."""
+        if is_other or self._clock.is_long():
             self._hooks.set_detailed(True, is_step=False)
+            self._sampling.skip_step()
             self._due_step = 0
 
     def _on_optimizer(self, optimizer: Any) -> None:
@@ -200,10 +209,8 @@ class Watch:
 
     def _reading(self) -> Reading:
         device = self._clock.device
-        if device is not None:
-            device.read()
         return Reading(self._clock.now, self.steps, self.samples, self._sampling.spent(), self._hooks.workers.read(),
-                       None if device is None else (device.steps, list(device.spent)))
+                       None if device is None else device.reading())
 
     def _record(self, kind: str) -> None:
         reading, is_end = self._reading(), kind == "end"  # which has the totals
@@ -229,7 +236,7 @@ class Watch:
         try:
             self._record("end")
         finally:
-            self._loss = self._optimizer = None
+            self._loss = self._optimizer = self._source = None
             self._outputs.close()
 
     def _has_ended(self) -> bool:
