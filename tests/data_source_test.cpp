@@ -6,6 +6,7 @@
 #include "data/export.h"
 #include "data/inspect.h"
 #include "data/progress_meter.h"
+#include "data/sources.h"
 #include "saturate/data/input.h"
 #include "tests/data_testing.h"
 #include "tests/fault_env.h"
@@ -27,6 +28,15 @@ TEST(OpenDataset, UnknownSchemeNamesTheNearestOne) {
   EXPECT_NE(error.remedy().find("\"folder\""), std::string::npos);
   EXPECT_EQ(error_of([] { open_dataset(env(), "folder:"); }).kind(), ErrorKind::kUsage);
   EXPECT_EQ(error_of([] { open_dataset(env(), "tar:a.tar,"); }).kind(), ErrorKind::kUsage);
+}
+
+TEST(OpenDataset, TheSchemeSaysWhetherSamplesAreFilesOfTheirOwn) {
+  for (const char* uri : {"folder:a", "masks:a,b", "s3://bucket/set/", "folder:s3://bucket/set",
+                          "split:train,1/5,folder:a", "split:test,1/5,split:train,1/5,s3://b/set/"})
+    EXPECT_TRUE(has_file_per_sample(env(), uri)) << uri;
+  for (const char* uri : {"tar:a.tar", "shard:https://host/folder:a.shard", "s3://bucket/a.tar",
+                          "split:train,1/5,shard:a", "split:train", "tokens:a"})
+    EXPECT_FALSE(has_file_per_sample(env(), uri)) << uri;
 }
 
 // The order of torchvision's ImageFolder: classes sorted, then (folder, file) sorted.

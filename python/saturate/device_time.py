@@ -9,11 +9,11 @@ import collections
 from typing import Any, Callable, Deque, List, NamedTuple, Optional, Tuple
 
 RING = 256  # events that the GPU may be behind
-STEP_END, PART_END = -1, -2  # in place of a phase: of a measured step, and of the part of one
+STEP_END, PART_END = -1, -2  # in place of a phase: the end of a measured step, and of a part of a step
 
 
 class DeviceReading(NamedTuple):
-    """See DeviceTime."""
+    """What DeviceTime has counted so far."""
 
     steps: int
     spent: List[int]
@@ -30,12 +30,12 @@ class DeviceTime:
         self._free: List[Any] = []
         self._made = 0
         self._placed: Deque[Tuple[Any, int]] = collections.deque()  # the latter, or an end
-        self._current = [0] * count  # nanoseconds of what has not ended yet
-        self.spent = [0] * count     # of measured steps
-        self.spent_in_parts = [0] * count
-        self.steps_in_parts = 0      # from their beginning on
+        self._current = [0] * count  # nanoseconds of the step or part that has not ended
         self.steps = 0               # measured, and passed by the GPU
-        self._measures = True     # this step, or the rest of it
+        self.spent = [0] * count     # nanoseconds in these
+        self.steps_in_parts = 0      # in which a part begins that is measured from the beginning of the step on
+        self.spent_in_parts = [0] * count
+        self._measures = True        # this step, or the rest of it
         self._end = STEP_END
 
     def mark(self, phase: int) -> None:
@@ -50,7 +50,7 @@ class DeviceTime:
         self._measures, self._end = measure_next, STEP_END
 
     def make_part(self) -> None:
-        """Measures the rest of this step, which has an evaluation, and is not among the measured ones."""
+        """Measures the rest of this step as a part: it has an evaluation, and stands for no other step."""
         self.steps_in_parts += self._measures and self._end == STEP_END
         self._measures, self._end = True, PART_END
 

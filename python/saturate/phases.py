@@ -123,34 +123,33 @@ class _Switch:
 
     def __init__(self, *attach: Callable[[], Any]) -> None:
         self._attach = attach
-        self._handles: List[Any] = []
-        self.set(True)
+        self._handles = [each() for each in attach]
 
     def set(self, is_on: bool) -> None:
-        if is_on and not self._handles:
+        if not is_on:
+            self.remove()
+        elif not self._handles:
             self._handles = [attach() for attach in self._attach]
-        elif not is_on:
-            for handle in self._handles:
-                handle.remove()
-            self._handles = []
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
 
 
-class _ModuleHooks:
+class _ModuleHooks(_Switch):
     """Those of a module."""
 
     def __init__(self, module: Any, enter: Callable[[_ModuleHooks], None], leave: Callable[[], None]) -> None:
         self._module = module
         self.has_entered = False  # it, outside compiled code
-        self._switch = _Switch(lambda: module.register_forward_pre_hook(_Hook(lambda: enter(self))),
-                               lambda: module.register_forward_hook(_Hook(leave), always_call=True))
+        super().__init__(lambda: module.register_forward_pre_hook(_Hook(lambda: enter(self))),
+                         lambda: module.register_forward_hook(_Hook(leave), always_call=True))
 
     def set(self, is_on: bool) -> None:
         """Does nothing if it is called in compiled code, which would be compiled again."""
         if self.has_entered and getattr(self._module, "_compiled_call_impl", None) is None:
-            self._switch.set(is_on)
-
-    def remove(self) -> None:
-        self._switch.set(False)
+            super().set(is_on)
 
 
 class Hooks:
@@ -165,7 +164,6 @@ class Hooks:
         self._known: Dict[int, Any] = {}       # modules with hooks
         self._depth = 0
         self._switches: List[_Switch] = []     # what is there only in steps that are measured in detail
-        self._modules: List[_ModuleHooks] = []
         self._is_traced: Callable[[], bool] = bool  # by torch.compile: what is ours must then do nothing in its graph
         self.workers = WorkerTimes()
         from .iteration import Iteration
@@ -183,9 +181,7 @@ class Hooks:
         self.end_search()
         self._clock.thread, self.workers.is_over = None, True  # for those that others have wrapped, which stay
         for switch in self._switches:
-            switch.set(False)
-        for hooks in self._modules:
-            hooks.remove()
+            switch.remove()
         self._undo.close()
 
     def end_search(self) -> None:
@@ -203,8 +199,6 @@ class Hooks:
             return
         for switch in self._switches:
             switch.set(is_detailed)
-        for hooks in self._modules:
-            hooks.set(is_detailed)
         self._clock.set_detailed(is_detailed)
 
     def _hook_torch(self, torch: Any, model: Any) -> None:
@@ -286,13 +280,11 @@ class Hooks:
 
         enter, leave, is_traced = clock.enter, clock.leave, self._is_traced
 
-        def is_counted() -> bool:
-            return phase == WAIT or clock.is_detailed
-
         @functools.wraps(original)
         def wrapper(*arguments: Any, **named: Any) -> Any:
-            # The second: within a call that is counted.
-            if is_traced() or clock.phase == phase or get_ident() != clock.thread or not is_counted():
+            # The third: within a call that is counted.
+            if (is_traced() or not (phase == WAIT or clock.is_detailed) or clock.phase == phase
+                    or get_ident() != clock.thread):
                 return original(*arguments, **named)
             enter(phase)
             try:
@@ -313,7 +305,7 @@ class Hooks:
         if compiled is not None:
             self._undo.enter_context(replaced(module, "_compiled_call_impl", self._measured(compiled)))
         else:
-            self._modules.append(_ModuleHooks(module, self._enter_module, self._leave_module))
+            self._switches.append(_ModuleHooks(module, self._enter_module, self._leave_module))
 
     def _measured(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def measured(*arguments: Any, **named: Any) -> Any:

@@ -146,13 +146,13 @@ def open_outputs(out: Any, tensorboard: Union[bool, str, os.PathLike[str]]) -> O
 
 
 def device_phases(before: Reading, now: Reading) -> Optional[Dict[str, float]]:
-    """A GPU's seconds by phase between the two. The measured steps stand for all, the parts with an evaluation for
-    themselves."""
+    """A GPU's seconds by phase between the two; None if nothing was measured. Measured steps stand for all others, parts
+    with an evaluation for themselves."""
     last, first = now.device, before.device
-    if last is None or first is None or last.steps == first.steps:
+    if last is None or first is None or (last.steps, last.spent_in_parts) == (first.steps, first.spent_in_parts):
         return None
     others = last.steps_in_parts - first.steps_in_parts
-    scale = (now.steps - before.steps - others) / (last.steps - first.steps)
+    scale = (now.steps - before.steps - others) / max(1, last.steps - first.steps)
     return {name: ((spent - earlier) * scale + part - earlier_part) / 1e9 for name, spent, earlier, part, earlier_part
             in zip(NAMES, last.spent, first.spent, last.spent_in_parts, first.spent_in_parts)}
 

@@ -50,7 +50,7 @@ class Sampling:
         if clock.is_detailed and self._before is not None and steps > SEARCH_STEPS:
             self._steps.append([0 if phase == WAIT else spent - before for phase, (spent, before)
                                 in enumerate(zip(clock.spent, self._before[:len(NAMES)]))])
-            clock.longest = self._longest()
+            clock.longest = round(LONG * statistics.median(map(sum, self._steps)))
             self._search = 0 if sum(self._steps[-1]) > clock.longest else max(0, self._search - 1)
         is_due = self.is_due(now, steps)
         if is_due:
@@ -69,14 +69,11 @@ class Sampling:
         self.next_step = steps + max(1, round(EVERY_NS / step_ns * (0.5 + self._random.random())))
         self.next_ns = now + MOST_NS
 
-    def _longest(self) -> int:
-        return round(LONG * statistics.median(map(sum, self._steps)))
-
     def spent(self) -> Sums:
         """Nanoseconds by phase so far."""
         usual, long = self._clock.take_unknown()
         if usual or long:
-            longest = self._longest() if self._steps else 0
+            longest = self._clock.longest
             self._divide(usual, [each for each in self._steps if sum(each) <= longest])
             self._divide(long, [each for each in self._steps if sum(each) > longest])
         return [measured + divided for measured, divided in zip(self._clock.spent, self._divided)]

@@ -204,40 +204,22 @@ def test_a_backward_that_others_wrap_between_measured_steps_is_still_measured(mo
     assert len(called) == 802
 
 
-def test_compiled_code_is_not_compiled_again_and_again(monkeypatch):
-    if not torch._dynamo.is_dynamo_supported():
-        pytest.skip("torch has no compiler here")
-    loop, found = Loop(monkeypatch), []
-
-    def backend(graph, _):
-        found.append(graph)
-        return graph.forward
-
-    for given in ("compiled", "original"):
-        torch._dynamo.reset()
-        found.clear()
-        model = torch.nn.Sequential(torch.nn.Linear(2, 2))
-        compiled = torch.compile(model, fullgraph=True, backend=backend)
-        with saturate.watch(model=compiled if given == "compiled" else model) as watch:
-            for _ in range(300):
-                compiled(torch.ones(1, 2)).sum().backward()
-                loop.run(3)
-                watch.step()
-        assert len(found) == 1
-    torch._dynamo.reset()
+@pytest.mark.parametrize("given", ["compiled", "original"])
+def test_compiled_code_is_not_compiled_again_and_again(monkeypatch, graphs, given):
+    loop, (found, backend) = Loop(monkeypatch), graphs
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    with saturate.watch(model=compiled if given == "compiled" else model) as watch:
+        for _ in range(300):
+            compiled(torch.ones(1, 2)).sum().backward()
+            loop.run(3)
+            watch.step()
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("watched", ["module", "nothing"])
-def test_a_module_compiled_in_place_is_not_compiled_again_and_again(monkeypatch, watched):
-    if not torch._dynamo.is_dynamo_supported():
-        pytest.skip("torch has no compiler here")
-    loop, found = Loop(monkeypatch), []
-
-    def backend(graph, _):
-        found.append(graph)
-        return graph.forward
-
-    torch._dynamo.reset()
+def test_a_module_compiled_in_place_is_not_compiled_again_and_again(monkeypatch, graphs, watched):
+    loop, (found, backend) = Loop(monkeypatch), graphs
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     if watched == "module":
         model.compile(fullgraph=True, backend=backend)
@@ -249,7 +231,6 @@ def test_a_module_compiled_in_place_is_not_compiled_again_and_again(monkeypatch,
             loop.run(3)
             watch.step()
     assert len(found) == 1
-    torch._dynamo.reset()
 
 
 def run(monkeypatch, part, steps):
@@ -307,7 +288,8 @@ def test_steps_that_become_long_count_at_once(monkeypatch):
 
 def test_an_evaluation_whose_batches_are_loaded_with_gradients_on(monkeypatch):
     data = torch.utils.data.DataLoader(torch.zeros(20, 2))
-    train = itertools.cycle(torch.utils.data.DataLoader(torch.zeros(2, 2)))
+    training = torch.utils.data.DataLoader(torch.zeros(2, 2))
+    train = itertools.chain.from_iterable(training for _ in range(2000))
 
     def part(number, loop):
         next(train)

@@ -72,22 +72,6 @@ def test_a_module_that_is_saved_or_copied_meanwhile_has_nothing_of_saturate():
 
 
 @pytest.fixture
-def graphs():
-    """The part that torch.compile compiles."""
-    if not torch._dynamo.is_dynamo_supported():
-        pytest.skip("torch has no compiler here")
-    found = []
-
-    def backend(graph, _):
-        found.append(graph)
-        return graph.forward
-
-    torch._dynamo.reset()
-    yield found, backend
-    torch._dynamo.reset()
-
-
-@pytest.fixture
 def model():
     return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
 

@@ -92,6 +92,15 @@ def test_an_evaluation_on_the_gpu_counts_once_and_training_steps_stand_for_other
     assert found["evaluation"] == 200 and found["forward"] == 2 * steps and found["backward"] == 5 * steps
 
 
+def test_a_loop_without_gradients_has_its_time_on_the_gpu(torch, gpu):
+    loop = Loop(torch, gpu)
+    with saturate.watch() as watch, torch.no_grad():
+        for _ in torch.utils.data.DataLoader(range(50)):
+            loop.model(torch.ones(1, 2))
+            watch.step()
+        assert watch.device_phases["evaluation"] == pytest.approx(50 * 2e-3)
+
+
 def test_without_a_gpu_its_values_are_null(torch, tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
