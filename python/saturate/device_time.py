@@ -13,7 +13,7 @@ STEP_END, PART_END = -1, -2  # in place of a phase: the end of a measured step, 
 
 
 class DeviceReading(NamedTuple):
-    """What DeviceTime has counted so far."""
+    """Counts of DeviceTime so far."""
 
     steps: int
     spent: List[int]
