@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture
 def graphs():
-    """What torch.compile compiled, and the backend that notes it."""
+    """The graphs that torch.compile has made, and the backend that notes them."""
     torch = pytest.importorskip("torch")
     if not torch._dynamo.is_dynamo_supported():
         pytest.skip("torch has no compiler here")
