@@ -1,5 +1,3 @@
-#include "gains.h"
-
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "advise/gain.h"
+#include "parts.h"
 
 namespace saturate {
 namespace {

@@ -19,8 +19,8 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "gains.h"
 #include "loader_setup.h"
+#include "parts.h"
 #include "python_values.h"
 #include "saturate/data/effects.h"
 #include "saturate/data/error.h"
@@ -354,13 +354,13 @@ nb::tuple launched_world() {
 }  // namespace
 
 NB_MODULE(_core, module) {
-  // With torch but without numpy, Python ends before it frees a script's loader, and nanobind would
-  // report that as an error of the binding.
+  // With torch but without numpy, Python ends before it frees a script's loader, which is no error.
   nb::set_leak_warnings(false);
   module.attr("__version__") = SATURATE_VERSION;
   register_error(module);
   module.def("launched_world", &launched_world);
   register_gains(module);
+  register_phase_clock(module);
   nb::class_<PyLoader>(module, "Loader")
       .def(
           "__init__",

@@ -1,5 +1,7 @@
 from typing import Any, Callable, List, Optional, Tuple
 
+from .device_time import DeviceTime
+
 __version__: str
 
 class Error(RuntimeError): ...
@@ -10,6 +12,55 @@ def launched_world() -> Tuple[int, int, str]: ...
 def paired_gain(before: List[float], after: List[float]) -> Tuple[float, float, float]: ...
 def is_worth(gain: Tuple[float, ...], alters_training: bool) -> bool: ...
 def may_be_worth(gain: Tuple[float, ...], alters_training: bool) -> bool: ...
+
+PHASES: Tuple[str, ...]  # of metrics.jsonl
+
+class PhaseClock:
+    """Charges wall time to one phase at a time. Phases are indexes of PHASES, and nest. Belongs to the thread that made
+    it; calls from other threads change nothing. `device`, if set, is notified of each phase except `host`. While it is
+    not `is_detailed`, only `wait` may be entered."""
+
+    def __init__(self, clock: Optional[Callable[[], int]] = None) -> None:
+        """`clock`: nanoseconds; by default those of time.perf_counter_ns()."""
+    thread: Optional[int]
+    device: Optional[DeviceTime]
+    longest: int  # nanoseconds outside `wait` in a step that is not measured; after one that took longer
+    on_long: Optional[Callable[[], None]]  # ... this is called
+    @property
+    def begin(self) -> int: ...
+    @property
+    def now(self) -> int:
+        """The end of the last step."""
+    @property
+    def phase(self) -> int: ...
+    @property
+    def is_detailed(self) -> bool: ...
+    @property
+    def spent(self) -> List[int]:
+        """Nanoseconds by phase; the last two are those outside `wait` in steps that are not measured in detail, usual
+        and long ones."""
+    def enter(self, phase: int, /) -> None: ...
+    def leave(self) -> None: ...
+    def switch(self, before: int, phase: int, /) -> None:
+        """From phase `before` to another in its place; for any thread, while the clock's own waits for it."""
+    def settle(self) -> int:
+        """The end of a step: the time now. A phase that an exception left open is closed."""
+    def set_detailed(self, is_detailed: bool, /) -> None:
+        """From now on. REQUIRES: no phase is open."""
+    def is_long(self) -> bool:
+        """Whether the part of this step that is not measured is."""
+    def take_unknown(self) -> Tuple[int, int]:
+        """The last two of `spent`, which the caller adds to phases."""
+
+class StepCounter:
+    """Counts the steps of a loop by `clock`. Until step `_due_step` or time `_due_ns` a step is only counted; from then
+    on step() calls self._end_manual_step(now, loss)."""
+
+    def __init__(self, clock: PhaseClock) -> None: ...
+    steps: int
+    _due_step: int
+    _due_ns: int
+    def step(self, *, loss: Any = None) -> None: ...
 
 class Loader:
     def __init__(self, source: str, own: Optional[Callable[[int], Any]], own_size: int, own_target: str, classes: List[str],

@@ -10,7 +10,7 @@ import warnings
 from typing import Any, Callable, Iterator, List, Optional
 
 from .loader import Loader
-from .patches import with_copies
+from .patches import Copies
 from .patching import Edit
 from .replacing import is_of_torchvision, replacement_of
 from .turns import Remedy, WhatIf, not_tried
@@ -64,7 +64,10 @@ class Pinned(AsItIs):
     """A loader whose batches are copied to a GPU without waiting."""
 
     def __iter__(self) -> Iterator[Any]:
-        return (with_copies(batch, True) for batch in self._loader)
+        copies = Copies(True)
+        with copies.active():
+            for batch in self._loader:
+                yield copies.add(batch)
 
 
 def copyable(loader: Any) -> Any:

@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import Any, Callable, Dict, Iterator, List
 
-from .patches import Calls, Counted, calls_of, replaced, with_copies
+from .patches import Calls, Copies, Counted, calls_of, replaced
 
 STEPS = 3           # that are observed
 LEAST_CALLS = 0.25  # calls of a kind per step, below which removing them cannot be measured,
@@ -28,6 +28,7 @@ class Observation:
         self.optimizer_steps = 0
         self.is_anomaly = self.is_profiled = self.is_zeroed = self.is_autocast = False
         self.is_blocking = False  # it copies pinned batches to a GPU, and waits for that
+        self._copies = Copies(False, self._saw_waiting)
         self._finds_modules = model is None
         self._depth = 0
 
@@ -63,8 +64,8 @@ class Observation:
                 self._later_s += time.perf_counter() - begin
 
     def watched(self, batch: Any) -> Any:
-        """A batch of the loop, which tells how it is copied."""
-        return with_copies(batch, False, self._saw_waiting)
+        """A batch of the loop. While active(): notes how it is copied."""
+        return self._copies.add(batch)
 
     def _saw_waiting(self) -> None:
         self.is_blocking = True
@@ -84,6 +85,7 @@ class Observation:
             for handle in handles:
                 stack.callback(handle.remove)
             stack.enter_context(self.counted.active(self.calls))
+            stack.enter_context(self._copies.active())
             for owner in (self.torch.optim.Optimizer, self.torch.nn.Module):
                 stack.enter_context(replaced(owner, "zero_grad", self._zeroing(owner.zero_grad)))
             yield

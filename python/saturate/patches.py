@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -72,33 +73,44 @@ def _tensors_of(batch: Any) -> Iterator[Any]:
             yield from _tensors_of(each)
 
 
-def _copying(tensor: Any, name: str, is_without_waiting: bool, saw_waiting: Callable[[], Any]) -> Callable[..., Any]:
-    found = weakref.ref(tensor)  # a cycle would keep pinned memory until the next garbage collection
+class Copies:
+    """Changes the first copy to a GPU of each pinned tensor in the batches given to add(), while active(): it does not
+    wait, or calls `saw_waiting` if it does. Tensors stay as they are, since a loop may save or copy them."""
 
-    def copy(*arguments: Any, **named: Any) -> Any:
-        tensor = found()
-        for each in COPIES:
-            vars(tensor).pop(each, None)
-        waits = not named.get("non_blocking") and all(each is not True for each in arguments)
-        if waits and is_without_waiting:
-            arguments = tuple(each for each in arguments if each is not False)
-            named["non_blocking"] = True
-        made = getattr(tensor, name)(*arguments, **named)
-        if waits and made.device.type != "cpu":
-            saw_waiting()
-        return made
+    def __init__(self, is_without_waiting: bool, saw_waiting: Callable[[], Any] = lambda: None) -> None:
+        self._is_without_waiting, self._saw_waiting = is_without_waiting, saw_waiting
+        self._pinned: Dict[int, Any] = {}  # weak references by id
 
-    return copy
+    def add(self, batch: Any) -> Any:
+        self._pinned = {key: found for key, found in self._pinned.items() if found() is not None}
+        self._pinned.update((id(tensor), weakref.ref(tensor)) for tensor in _tensors_of(batch) if tensor.is_pinned())
+        return batch
 
-
-def with_copies(batch: Any, is_without_waiting: bool, saw_waiting: Callable[[], Any] = lambda: None) -> Any:
-    """The batch, with pinned tensors that are copied to a GPU without waiting, or that report a copy that waits. Their
-    class stays as it is: compiled code depends on it."""
-    for tensor in _tensors_of(batch):
-        if tensor.is_pinned():
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        tensor = sys.modules["torch"].Tensor
+        with contextlib.ExitStack() as stack:
             for name in COPIES:
-                setattr(tensor, name, _copying(tensor, name, is_without_waiting, saw_waiting))
-    return batch
+                stack.enter_context(replaced(tensor, name, self._copying(getattr(tensor, name))))
+            yield
+
+    def _copying(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        is_compiling = sys.modules["torch"].compiler.is_compiling
+
+        @functools.wraps(original)
+        def copy(tensor: Any, *arguments: Any, **named: Any) -> Any:
+            if is_compiling() or id(tensor) not in self._pinned or self._pinned.pop(id(tensor))() is not tensor:
+                return original(tensor, *arguments, **named)
+            waits = not named.get("non_blocking") and all(each is not True for each in arguments)
+            if waits and self._is_without_waiting:
+                arguments = tuple(each for each in arguments if each is not False)
+                named["non_blocking"] = True
+            made = original(tensor, *arguments, **named)
+            if waits and made.device.type != "cpu":
+                self._saw_waiting()
+            return made
+
+        return copy
 
 
 class Loading:

@@ -5,104 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-import time
 from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from .device_time import DeviceTime, cuda_time
+from ._core import PHASES, PhaseClock
+from .device_time import cuda_time
 from .patches import replaced
 from .worker_time import WorkerTimes
 
-# The phases of metrics.jsonl.
-NAMES = ("wait", "copy", "augment", "forward", "backward", "reduce", "optimizer", "host", "checkpoint", "evaluation",
-         "other")
+NAMES = PHASES  # of metrics.jsonl
 WAIT, COPY, FORWARD, BACKWARD, REDUCE, OPTIMIZER, HOST, EVALUATION = (
     NAMES.index(name) for name in ("wait", "copy", "forward", "backward", "reduce", "optimizer", "host", "evaluation"))
-UNKNOWN, UNKNOWN_LONG = len(NAMES), len(NAMES) + 1  # outside `wait`, in steps that are not measured in detail
 
 COLLECTIVES = ("all_reduce", "all_gather", "broadcast", "barrier")  # of torch.distributed that a loop may call
-
-
-class PhaseClock:
-    """Belongs to the thread that made it; calls from other threads change nothing. Phases nest. `device`, if
-    set, is notified of each phase except `host`. While it is not `is_detailed`, only `wait` may be entered."""
-
-    __slots__ = ("_clock", "_outer", "_rest", "_since", "begin", "device", "is_detailed", "longest", "now", "on_long",
-                 "phase", "spent", "thread")
-
-    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
-        self._clock = clock
-        self.thread: Optional[int] = get_ident()
-        self.device: Optional[DeviceTime] = None
-        self.begin = self.now = self._since = clock()  # now: the end of the last step
-        self.spent = [0] * (len(NAMES) + 2)  # nanoseconds
-        self._outer: List[int] = []          # phases that are interrupted
-        self._rest = 0                       # spent[UNKNOWN] at the beginning of the step
-        self.longest = sys.maxsize           # nanoseconds of UNKNOWN in a step, else they are UNKNOWN_LONG,
-        self.on_long: Callable[[], None] = lambda: None  # ... and this is called at its end
-        self.phase = HOST
-        self.is_detailed = True
-
-    def enter(self, phase: int) -> None:
-        if get_ident() == self.thread:
-            now, before = self._clock(), self.phase
-            self.spent[before] += now - self._since
-            self._since = now
-            self._outer.append(before)
-            self.phase = phase
-            if self.device is not None and phase != HOST:
-                self.device.mark(phase)
-
-    def leave(self) -> None:
-        if get_ident() == self.thread and self._outer:
-            now = self._clock()
-            self.spent[self.phase] += now - self._since
-            self._since = now
-            self.phase = phase = self._outer.pop()
-            if self.device is not None and phase != HOST:
-                self.device.mark(phase)
-
-    def switch(self, before: int, phase: int) -> None:
-        """From phase `before` to another in its place; for any thread, while the clock's own waits for it."""
-        if self.phase == before:
-            now = self._clock()
-            self.spent[before] += now - self._since
-            self._since = now
-            self.phase = phase
-            if self.device is not None:
-                self.device.mark(phase)
-
-    def settle(self) -> int:
-        """The end of a step: the time now. A phase that an exception left open is closed."""
-        self.now = now = self._clock()
-        self.spent[self.phase] += now - self._since
-        self._since = now
-        self._outer.clear()
-        self.phase = HOST if self.is_detailed else UNKNOWN
-        rest = self.spent[UNKNOWN] - self._rest
-        if rest > self.longest:
-            self.spent[UNKNOWN] -= rest
-            self.spent[UNKNOWN_LONG] += rest
-            self.on_long()
-        self._rest = self.spent[UNKNOWN]
-        return now
-
-    def set_detailed(self, is_detailed: bool) -> None:
-        """From now on. REQUIRES: no phase is open."""
-        now = self._clock()
-        self.spent[self.phase] += now - self._since
-        self._since, self.is_detailed = now, is_detailed
-        self.phase = HOST if is_detailed else UNKNOWN
-
-    def is_long(self) -> bool:
-        """Whether the part of this step that is not measured is."""
-        return self.phase == UNKNOWN and self.spent[UNKNOWN] - self._rest > self.longest
-
-    def take_unknown(self) -> Tuple[int, int]:
-        """The nanoseconds of steps that are not measured, usual and long ones, which the caller adds to phases."""
-        taken = self.spent[UNKNOWN], self.spent[UNKNOWN_LONG]
-        self.spent[UNKNOWN] = self.spent[UNKNOWN_LONG] = self._rest = 0
-        return taken
 
 
 class _Hook:
@@ -137,6 +52,26 @@ class _Switch:
         self._handles.clear()
 
 
+class _Swap(_Switch):
+    """`call` is `measured` in steps that are measured in detail, or `is_always()`, and else `usual`. A partial() costs
+    hardly anything, where a function with a condition takes 5 us of a step."""
+
+    def __init__(self, usual: Callable[..., Any], measured: Callable[..., Any],
+                 is_always: Callable[[], bool] = bool) -> None:
+        super().__init__()
+        self._usual, self._measured, self._is_always = usual, measured, is_always
+        self.call: Any = functools.partial(measured)
+
+    def set(self, is_on: bool) -> None:
+        self._become(self._measured if is_on or self._is_always() else self._usual)
+
+    def remove(self) -> None:
+        self._become(self._usual)
+
+    def _become(self, function: Callable[..., Any]) -> None:
+        self.call.__setstate__((function, (), {}, vars(self.call)))
+
+
 class _ModuleHooks(_Switch):
     """Those of a module."""
 
@@ -155,6 +90,8 @@ class _ModuleHooks(_Switch):
 class Hooks:
     """Finds a loop's phases. `on_batch` gets each batch that a loader returned, and its source, `on_optimizer` each
     optimizer that has made a step. remove() undoes everything."""
+
+    counts_optimizers = True  # or on_optimizer() is called only in steps that are measured in detail
 
     def __init__(self, clock: PhaseClock, on_batch: Callable[[Any, Any], None], on_optimizer: Callable[[Any], None],
                  model: Any = None) -> None:
@@ -218,7 +155,9 @@ class Hooks:
         self._wrap_backward(torch)
         self._wrap_collectives(torch)
         # This one stays, since a program's own such hook may end a step.
-        self._undo.callback(optimizer.register_optimizer_step_post_hook(self._after_optimizer).remove)
+        after = _Swap("".format, self._after_optimizer, lambda: self.counts_optimizers)
+        self._switches.append(after)
+        self._undo.callback(optimizer.register_optimizer_step_post_hook(after.call).remove)
         self._switches.append(_Switch(
             lambda: optimizer.register_optimizer_step_pre_hook(lambda *_: self._clock.enter(OPTIMIZER))))
         if model is not None:
@@ -254,9 +193,8 @@ class Hooks:
                 return root.register_hook(first_gradient)
             return None
 
-        @functools.wraps(original)
         def backward(*arguments: Any, **named: Any) -> Any:
-            if not clock.is_detailed or get_ident() != clock.thread:
+            if get_ident() != clock.thread:
                 return original(*arguments, **named)
             hook = hooked(arguments[0] if arguments else named.get("tensors")) if is_distributed() else None
             is_nested = clock.phase == BACKWARD  # a checkpointed part's: DDP may wait at its end
@@ -272,7 +210,9 @@ class Hooks:
                 if hook is not None:
                     hook.remove()
 
-        self._undo.enter_context(replaced(torch.autograd, "backward", backward))
+        swap = _Swap(original, backward)
+        self._switches.append(swap)
+        self._undo.enter_context(replaced(torch.autograd, "backward", functools.update_wrapper(swap.call, original)))
 
     def _wrap(self, owner: Any, name: str, phase: int, then: Optional[Callable[[Any, Any], None]] = None
               ) -> None:
@@ -339,6 +279,7 @@ class Hooks:
     def _search_leave(self, *_: Any) -> None:
         if not self._is_traced() and get_ident() == self._clock.thread and self._depth > 0:
             self._depth -= 1
+
 
     def _after_optimizer(self, optimizer: Any, *_: Any) -> None:
         if self._clock.is_detailed:

@@ -7,7 +7,8 @@ import random
 import statistics
 from typing import Deque, List, Optional, Tuple
 
-from .phases import HOST, NAMES, WAIT, PhaseClock
+from ._core import PhaseClock
+from .phases import HOST, NAMES, WAIT
 
 BEGINNING = 8            # steps that are all measured in detail, and of which the first SEARCH_STEPS
 SEARCH_STEPS = 2         # also look for modules, and stand for none
@@ -25,7 +26,7 @@ class Sampling:
 
     def __init__(self, clock: PhaseClock) -> None:
         self._clock = clock
-        self._before: Optional[Sums] = list(clock.spent)  # None: this step stands for none
+        self._before: Optional[Sums] = clock.spent  # None: this step stands for none
         self._steps: Deque[Sums] = collections.deque(maxlen=STEPS)
         self._divided = [0] * len(NAMES)
         self._search = 0  # steps, for a long one
@@ -56,7 +57,7 @@ class Sampling:
         if is_due:
             self._begin_interval(now, steps)
         is_measured = is_due or steps < BEGINNING or self._search > 0
-        self._before = list(clock.spent) if is_measured else None
+        self._before = clock.spent if is_measured else None
         return is_measured
 
     def is_due(self, now: int, steps: int) -> bool:

@@ -8,8 +8,8 @@ import os
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
-from ._core import Error
-from .phases import NAMES, WAIT, Hooks, PhaseClock, shares, size_of
+from ._core import Error, PhaseClock, StepCounter
+from .phases import NAMES, WAIT, Hooks, shares, size_of
 from .records import Reading, device_phases, finite, open_outputs, record_of, worker_times
 from .sampling import SEARCH_STEPS, Sampling
 from .telemetry import Gpu, Telemetry
@@ -21,7 +21,7 @@ FIRST_NS = 3600 * 10**9
 _active: List[Watch] = []
 
 
-class Watch:
+class Watch(StepCounter):
     """Measures where a loop's time goes, by phase, until close() or the end of its `with` block.
 
         for epoch in range(90):
@@ -70,22 +70,23 @@ class Watch:
             if not other._has_ended():
                 raise Error("another watch is measuring (saturate.watch). Close it first")
             other.close()
+        self._clock = PhaseClock()
+        super().__init__(self._clock)
         self.loader = loader
         self._arguments = (out, model, tensorboard)
-        self.steps = self.samples = 0
+        self.samples = 0
         self._begun_epochs = 0        # of `loader`
         self._loops = 0               # over it now
         self._is_block = False        # a `with` block's
         self._batches = 0             # of the present epoch of `loader`
         self._is_manual = False       # step() was called by the program
-        self._optimizer: Any = None   # the last one that made a step
+        self._optimizer: Any = None   # the last one that made a step; step()'s callers: in a measured step
         self._has_stepped = False     # an optimizer, since the last step
         self._loss: Any = None
         self._source: Any = None      # the dataset of the latest batch that did not come through this watch
         self._outputs = open_outputs(out, tensorboard)
         gpu = Gpu()
         self._telemetry, self._total_telemetry = Telemetry(gpu), Telemetry(gpu)
-        self._clock = PhaseClock()
         try:
             self._hooks = Hooks(self._clock, self._on_other_batch, self._on_optimizer, model)
         except BaseException:
@@ -95,7 +96,6 @@ class Watch:
         self._clock.on_long = self._on_long
         self._begin = self._last = self._reading()
         self._record_ns = self._begin.time_ns + RECORD_NS  # of the next one
-        self._due_step = self._due_ns = 0                  # until then a step is only counted
         self._is_open = True
         _active.append(self)
 
@@ -143,14 +143,15 @@ class Watch:
     def __len__(self) -> int:
         return len(self.loader)
 
-    def step(self, *, loss: Any = None) -> None:
-        """A step has ended. `loss`, a number or a tensor of one, is read only when a record is written; the last record
-        has that of the last step which was measured in detail."""
-        now = self._clock.settle()
-        if self.steps < self._due_step and now < self._due_ns:  # most short steps
-            self.steps += 1
-            return
+    def __copy__(self) -> Watch:
+        return self  # a measurement, and its hooks, cannot be doubled
+
+    def __deepcopy__(self, memo: Any) -> Watch:
+        return self
+
+    def _end_manual_step(self, now: int, loss: Any) -> None:
         self._is_manual = True
+        self._hooks.counts_optimizers = False
         if math.prod(getattr(loss, "shape", ())) != 1:
             raise ValueError(f"loss has the shape {tuple(loss.shape)} (saturate.watch). Give one number: loss.mean()")
         self._loss = loss.detach() if hasattr(loss, "detach") else loss  # without the graph's memory
@@ -237,6 +238,7 @@ class Watch:
             self._record("end")
         finally:
             self._loss = self._optimizer = self._source = None
+            self._clock.on_long = None  # a cycle that the garbage collector does not see
             self._outputs.close()
 
     def _has_ended(self) -> bool:

@@ -1,5 +1,6 @@
 """saturate.diagnose() names planted causes, by a clock that they move, and says what it did not try."""
 
+import copy
 import io
 import json
 import shutil
@@ -17,7 +18,7 @@ from fake_gpu import FakeTransfers  # noqa: E402
 from sample_sets import PNG  # noqa: E402
 from saturate.loader_what_ifs import have_same_data, loader_what_ifs  # noqa: E402
 from saturate.observing import Observation  # noqa: E402
-from saturate.patches import LOADING, calls_of, with_copies, without_calls  # noqa: E402
+from saturate.patches import LOADING, Copies, calls_of, without_calls  # noqa: E402
 from saturate.step_what_ifs import step_what_ifs, unscaling  # noqa: E402
 from saturate.turns import ahead_of  # noqa: E402
 from timed_loop import Loop, names  # noqa: E402
@@ -197,11 +198,32 @@ def test_conditions_in_compiled_code_are_compiled_as_they_are(change):
         assert torch.compile(function, backend="eager")(torch.ones(2)).tolist() == [2, 2]
 
 
-def test_a_packed_sequence_stays_as_it_is(monkeypatch):
-    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2)])
+@pytest.mark.parametrize("is_without_waiting", [False, True])
+def test_pinned_batches_stay_as_they_are(monkeypatch, is_without_waiting):
+    """A loop may save one, or copy it to show it later."""
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
-    assert with_copies([packed], is_without_waiting=True)[0] is packed
-    assert "to" not in getattr(packed, "__dict__", {}) and packed.to("cpu").data.tolist() == [1, 1]
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2)])
+    pixels, file = torch.arange(4.0), io.BytesIO()
+    copies = Copies(is_without_waiting)
+    with copies.active():
+        assert copies.add([packed, pixels])[1] is pixels
+        torch.save(copy.deepcopy(pixels), file)
+        assert torch.load(io.BytesIO(file.getvalue()), weights_only=True).equal(pixels) and not vars(pixels)
+        assert packed.to("cpu").data.tolist() == [1, 1]
+        assert pixels.to(torch.float64).dtype == torch.float64
+    assert not {"to", "cuda"} & set(vars(torch.Tensor))
+
+
+def test_only_the_first_copy_of_a_pinned_batch_changes(monkeypatch):
+    calls = []
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_, **named: (calls.append(named), tensor)[1])
+    copies, batch = Copies(True), [torch.ones(1), torch.ones(1)]
+    with copies.active():
+        copies.add(batch)
+        for each in (batch[0], batch[0], torch.ones(1), batch[1]):
+            each.to("cuda")
+    assert calls == [{"non_blocking": True}, {}, {}, {"non_blocking": True}]
 
 
 def test_what_a_scaler_does_changes_no_gradient(monkeypatch):

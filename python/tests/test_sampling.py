@@ -6,7 +6,8 @@ import pytest
 
 import saturate
 from saturate import sampling, watching
-from saturate.phases import EVALUATION, FORWARD, HOST, WAIT, PhaseClock
+from saturate._core import PhaseClock
+from saturate.phases import EVALUATION, FORWARD, HOST, WAIT
 from saturate.sampling import BEGINNING, EVERY_NS, MOST_NS
 
 torch = pytest.importorskip("torch")

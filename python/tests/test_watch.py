@@ -368,7 +368,7 @@ def test_a_training_function_finds_the_loaders_attributes(torch):
     watched.close()
     with saturate.watch() as alone, pytest.raises(AttributeError, match="'Watch' object has no attribute 'dataset'"):
         alone.dataset
-    copy.copy(watched)
+    assert copy.copy(watched) is watched and copy.deepcopy([watched])[0] is watched
 
 
 def test_a_watched_loader_keeps_its_position():

@@ -102,7 +102,8 @@ def write_litdata(items, out, shards, _):
 
     ordered = [(str(path), label) for group in groups(items, shards) for path, label in group]
     litdata.optimize(fn=litdata_sample, inputs=ordered, output_dir=str(out), num_workers=1,
-                     chunk_size=-(-len(items) // shards))
+                     chunk_size=-(-len(items) // shards),
+                     start_method="fork")  # it sets the caller's too, to spawn by default
 
 
 def size_of(folder):
