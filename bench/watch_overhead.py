@@ -6,12 +6,13 @@
 Each round runs a block of steps without and one with each of them, in random order, on one thread. Prints the median
 ratio of the times to the block without, its 95 % interval from order statistics, and the difference of the fastest
 blocks. TraceML (traceml-ai on PyPI; skipped if its command `traceml` is missing) patches torch for the whole
-process and needs its own launcher, so it has a separate process; the other blocks share one. On a busy machine use
+process and needs its own launcher, so it has a separate process; the other blocks share one, and the network. On a busy machine use
 --cpu (CPU time of the process instead of wall time) and many short blocks. Needs torch and the package.
 """
 
 import argparse
 import contextlib
+import functools
 import json
 import math
 import os
@@ -28,6 +29,7 @@ FIRST = 10
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
+@functools.lru_cache(None)  # where its memory lies makes 1 % of a step
 def training(width):
     """A network of seven modules, and a function that makes one step of it."""
     import torch
