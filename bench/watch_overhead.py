@@ -5,9 +5,10 @@
 
 Each round runs a block of steps without and one with each of them, in random order, on one thread. Prints the median
 ratio of the times to the block without, its 95 % interval from order statistics, and the difference of the fastest
-blocks. TraceML (traceml-ai on PyPI; skipped if its command `traceml` is missing) patches torch for the whole
-process and needs its own launcher, so it has a separate process; the other blocks share one, and the network. On a busy machine use
---cpu (CPU time of the process instead of wall time) and many short blocks. Needs torch and the package.
+blocks. Each tool has a process, since what torch.profiler leaves behind slows others down; watch's and the profiler's
+blocks are compared with blocks of the same process and network. TraceML (traceml-ai on PyPI; skipped if its command
+`traceml` is missing) patches torch for the whole process, so it is compared with watch's. On a busy machine use --cpu
+(CPU time of the process instead of wall time) and many short blocks. Needs torch and the package.
 """
 
 import argparse
@@ -80,7 +81,7 @@ def plain():
     yield None
 
 
-TOOLS = {"without": plain, "saturate.watch": watched, "torch.profiler": profiled}
+TOOLS = {"saturate.watch": watched, "torch.profiler": profiled}
 
 
 def block_seconds(tool, width, count, clock):
@@ -124,8 +125,8 @@ def work(address):
 
 
 class Worker:
-    def __init__(self, folder, launcher):
-        address = os.path.join(folder, "traceml" if launcher else "plain")
+    def __init__(self, folder, name, launcher):
+        address = os.path.join(folder, name)
         with Listener(address) as listener:
             own = [sys.executable, __file__] if not launcher else [
                 launcher, "run", __file__, "--mode", "summary", "--logs-dir", os.path.join(folder, "logs"), "--args"]
@@ -160,21 +161,22 @@ def interval(ratios):
 
 
 def compared(workers, milliseconds, options, clock):
-    width = calibrated(workers["without"], milliseconds, clock)
+    width = calibrated(workers["saturate.watch"], milliseconds, clock)
     count = max(10, int(options.seconds / milliseconds * 1e3))
-    tools, times, loads = list(workers), {tool: [] for tool in workers}, []
+    blocks = [(worker, tool) for worker in workers for tool in (worker, "without") if tool == worker or worker in TOOLS]
+    times, loads = {block: [] for block in blocks}, []
     for number in range(options.rounds):
-        for tool in random.Random(number).sample(tools, len(tools)):
-            times[tool].append(workers[tool].seconds(tool, width, count, clock) / count * 1e3)
+        for worker, tool in random.Random(number).sample(blocks, len(blocks)):
+            times[worker, tool].append(workers[worker].seconds(tool, width, count, clock) / count * 1e3)
         loads.append(os.getloadavg()[0])
-    base = times["without"]
     rows = []
-    for tool in tools[1:]:
-        ratios = [taken / without for taken, without in zip(times[tool], base)]
+    for tool in workers:
+        base = times[tool if tool in TOOLS else "saturate.watch", "without"]
+        ratios = [taken / without for taken, without in zip(times[tool, tool], base)]
         low, high = interval(ratios)
         rows.append({"name": f"{tool}, {milliseconds:g} ms", "unit": "ratio of times",
                      "step_ms": statistics.median(base), "median": statistics.median(ratios), "min": low, "max": high,
-                     "n": options.rounds, "added_us": (min(times[tool]) - min(base)) * 1e3,
+                     "n": options.rounds, "added_us": (min(times[tool, tool]) - min(base)) * 1e3,
                      "load": statistics.median(loads)})
         print(f"{rows[-1]['name']}: {rows[-1]['median']:.4f} [{low:.4f}, {high:.4f}] times as long, "
               f"fastest blocks {rows[-1]['added_us']:+.1f} us a step; load {rows[-1]['load']:.1f}", flush=True)
@@ -196,15 +198,14 @@ def main():
     launcher = shutil.which("traceml", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        one = Worker(folder, None)
-        workers = {tool: one for tool in TOOLS}
+        workers = {tool: Worker(folder, tool, None) for tool in TOOLS}
         if launcher:
-            workers["TraceML"] = Worker(folder, launcher)
+            workers["TraceML"] = Worker(folder, "TraceML", launcher)
         else:
             print("TraceML is skipped: there is no command traceml (pip install traceml-ai)", file=sys.stderr)
         for milliseconds in map(float, options.steps.split(",")):
             rows += compared(workers, milliseconds, options, clock)
-        for worker in set(workers.values()):
+        for worker in workers.values():
             worker.close()
     if options.json:
         import torch

@@ -46,7 +46,7 @@ class Watch(StepCounter):
     host launches work, and where it waits. `device_phases` has the GPU's own time, and `workers` the time inside a
     DataLoader's workers.
 
-    Hooks would take several percent of a short step, so one step in about 0.25 s has them, and the others' time except
+    Hooks would take several percent of a short step, so one step in about 0.15 s has them, and the others' time except
     `wait` is divided as in those of a similar length. A step of over ten times their median is host if none such was
     measured; the next 32 steps are. A batch of another loader, or without gradients, is measured, with the rest of its
     step.
