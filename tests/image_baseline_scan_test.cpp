@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <string>
 
 #include "image/baseline_scan.h"
@@ -55,6 +57,28 @@ TEST(BaselineScan, ReadsTheCoefficientsThatLibjpegReads) {
           EXPECT_EQ(coefficients_by_scan(file, {.points = &points}), expected)
               << kind.name << " " << quality << " pass " << pass;
       }
+}
+
+// SATURATE_JPEGS names a folder of other projects' JPEGs, such as libjpeg-turbo's seed corpora.
+TEST(BaselineScan, ReadsTheFilesOfAFolderAsLibjpegDoesOrNotAtAll) {
+  const char* const folder = std::getenv("SATURATE_JPEGS");
+  if (!folder) GTEST_SKIP() << "SATURATE_JPEGS names no folder";
+  int same = 0, left_to_libjpeg = 0, read_by_none = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    SCOPED_TRACE(entry.path().string());
+    const auto file = read_file(Env::posix(), entry.path());
+    constexpr size_t kMostPixels = 50'000'000;  // some broken files claim to be huge
+    if (const testing::TestDecompressor header(file);
+        header.ok && size_t(header.info.image_width) * header.info.image_height > kMostPixels)
+      continue;
+    const auto expected = coefficients_by_libjpeg(file), found = coefficients_by_scan(file);
+    EXPECT_TRUE(!found || found == expected);
+    ++(found ? same : expected ? left_to_libjpeg : read_by_none);
+  }
+  std::cout << same << " files read alike, " << left_to_libjpeg << " left to libjpeg, "
+            << read_by_none << " that neither reads without a warning\n";
+  EXPECT_GT(same, 0);
 }
 
 // The part of `whole` that ReadMcus selects.

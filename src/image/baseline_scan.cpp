@@ -12,7 +12,8 @@
 namespace saturate {
 namespace {
 
-constexpr int kTables = 2;        // of each kind, in baseline JPEGs
+constexpr int kTables = 2;  // of each kind, in baseline JPEGs
+constexpr int kMostComponents = 3;
 constexpr int kPointPixels = 64;  // between points of a row
 
 bool is_marker(const uint8_t* at, const uint8_t* end, int code) {
@@ -30,7 +31,8 @@ BaselineScan::BaselineScan(InverseDct (*choose)(int size)) : choose_(choose) {
 
 bool BaselineScan::supports(jpeg_decompress_struct& info) {
   if (info.progressive_mode || info.arith_code || jpeg_has_multiple_scans(&info) ||
-      info.unread_marker != 0 || info.comps_in_scan != info.num_components)
+      info.unread_marker != 0 || info.num_components > kMostComponents ||
+      info.comps_in_scan != info.num_components)
     return false;
   for (int c = 0; c < info.num_components; ++c) {
     const jpeg_component_info& source = info.comp_info[c];
