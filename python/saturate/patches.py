@@ -12,7 +12,7 @@ import sys
 import time
 import weakref
 from collections import UserDict
-from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 # Calls that a step may make, by the cause that they would be. (owner, names)
 Calls = Dict[str, List[Tuple[Any, Tuple[str, ...]]]]
@@ -80,19 +80,27 @@ class Copies:
     def __init__(self, is_without_waiting: bool, saw_waiting: Callable[[], Any] = lambda: None) -> None:
         self._is_without_waiting, self._saw_waiting = is_without_waiting, saw_waiting
         self._pinned: Dict[int, Any] = {}  # weak references by id
+        self._stack: Optional[contextlib.ExitStack] = None
+        self._is_changed = False
 
     def add(self, batch: Any) -> Any:
+        pinned = [tensor for tensor in _tensors_of(batch) if tensor.is_pinned()]
         self._pinned = {key: found for key, found in self._pinned.items() if found() is not None}
-        self._pinned.update((id(tensor), weakref.ref(tensor)) for tensor in _tensors_of(batch) if tensor.is_pinned())
+        self._pinned.update((id(tensor), weakref.ref(tensor)) for tensor in pinned)
+        if pinned and self._stack is not None and not self._is_changed:
+            self._is_changed, tensor = True, sys.modules["torch"].Tensor
+            for name in COPIES:
+                self._stack.enter_context(replaced(tensor, name, self._copying(getattr(tensor, name))))
         return batch
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        tensor = sys.modules["torch"].Tensor
-        with contextlib.ExitStack() as stack:
-            for name in COPIES:
-                stack.enter_context(replaced(tensor, name, self._copying(getattr(tensor, name))))
-            yield
+        """Changes nothing without pinned batches: torchvision, if it is imported meanwhile, keeps Tensor.to."""
+        with contextlib.ExitStack() as self._stack:
+            try:
+                yield
+            finally:
+                self._stack, self._is_changed = None, False
 
     def _copying(self, original: Callable[..., Any]) -> Callable[..., Any]:
         is_compiling = sys.modules["torch"].compiler.is_compiling

@@ -219,7 +219,10 @@ def test_only_the_first_copy_of_a_pinned_batch_changes(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_, **named: (calls.append(named), tensor)[1])
     copies, batch = Copies(True), [torch.ones(1), torch.ones(1)]
+    copies.add(batch)  # before it is active
+    original = torch.Tensor.to
     with copies.active():
+        assert torch.Tensor.to is original  # torchvision would keep it if it is imported now
         copies.add(batch)
         for each in (batch[0], batch[0], torch.ones(1), batch[1]):
             each.to("cuda")
