@@ -134,7 +134,7 @@ struct StepCounter {
   explicit StepCounter(nb::object kept_clock)
       : kept(std::move(kept_clock)), clock(nb::cast<PhaseClock&>(kept)) {}
 
-  void step(nb::handle loss) {
+  void count_step(nb::handle loss) {
     const int64_t now = clock.settle();
     if (steps < due_step && now < due_ns) {
       ++steps;
@@ -185,10 +185,7 @@ void register_phase_clock(nb::module_& module) {
   register_clock(module);
   nb::class_<StepCounter>(module, "StepCounter")
       .def(nb::init<nb::object>(), nb::arg("clock"))
-      .def("step", &StepCounter::step, nb::kw_only(), nb::arg("loss") = nb::none(),
-           "A step has ended. `loss`, a number or a tensor of one, is read only when a record is "
-           "written; the last\n"
-           "record has that of the last step which was measured in detail.")
+      .def("_count_step", &StepCounter::count_step, nb::arg().none())
       .def_rw("steps", &StepCounter::steps)
       .def_rw("_due_step", &StepCounter::due_step)
       .def_rw("_due_ns", &StepCounter::due_ns);

@@ -54,13 +54,13 @@ class PhaseClock:
 
 class StepCounter:
     """Counts the steps of a loop by `clock`. Until step `_due_step` or time `_due_ns` a step is only counted; from then
-    on step() calls self._end_manual_step(now, loss)."""
+    on _count_step() calls self._end_manual_step(now, loss)."""
 
     def __init__(self, clock: PhaseClock) -> None: ...
     steps: int
     _due_step: int
     _due_ns: int
-    def step(self, *, loss: Any = None) -> None: ...
+    def _count_step(self, loss: Any, /) -> None: ...
 
 class Loader:
     def __init__(self, source: str, own: Optional[Callable[[int], Any]], own_size: int, own_target: str, classes: List[str],

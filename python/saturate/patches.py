@@ -84,13 +84,16 @@ class Copies:
         self._is_changed = False
 
     def add(self, batch: Any) -> Any:
-        pinned = [tensor for tensor in _tensors_of(batch) if tensor.is_pinned()]
-        self._pinned = {key: found for key, found in self._pinned.items() if found() is not None}
+        torch = sys.modules["torch"]
+        pinned = [tensor for tensor in _tensors_of(batch) if tensor.layout == torch.strided and tensor.is_pinned()]
+        for key, found in list(self._pinned.items()):  # another thread may copy meanwhile
+            if found() is None:
+                self._pinned.pop(key, None)
         self._pinned.update((id(tensor), weakref.ref(tensor)) for tensor in pinned)
         if pinned and self._stack is not None and not self._is_changed:
-            self._is_changed, tensor = True, sys.modules["torch"].Tensor
+            self._is_changed = True
             for name in COPIES:
-                self._stack.enter_context(replaced(tensor, name, self._copying(getattr(tensor, name))))
+                self._stack.enter_context(replaced(torch.Tensor, name, self._copying(name)))
         return batch
 
     @contextlib.contextmanager
@@ -102,12 +105,14 @@ class Copies:
             finally:
                 self._stack, self._is_changed = None, False
 
-    def _copying(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        is_compiling = sys.modules["torch"].compiler.is_compiling
+    def _copying(self, name: str) -> Callable[..., Any]:
+        torch = sys.modules["torch"]
+        original, is_compiling = getattr(torch.Tensor, name), torch.compiler.is_compiling
 
         @functools.wraps(original)
         def copy(tensor: Any, *arguments: Any, **named: Any) -> Any:
-            if is_compiling() or id(tensor) not in self._pinned or self._pinned.pop(id(tensor))() is not tensor:
+            found = None if is_compiling() else self._pinned.pop(id(tensor), None)
+            if found is None or found() is not tensor:
                 return original(tensor, *arguments, **named)
             waits = not named.get("non_blocking") and all(each is not True for each in arguments)
             if waits and self._is_without_waiting:
@@ -118,6 +123,7 @@ class Copies:
                 self._saw_waiting()
             return made
 
+        copy.__module__, copy.__qualname__ = "torch", f"Tensor.{name}"  # by which it is pickled
         return copy
 
 

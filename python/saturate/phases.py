@@ -38,13 +38,18 @@ class _Switch:
 
     def __init__(self, *attach: Callable[[], Any]) -> None:
         self._attach = attach
-        self._handles = [each() for each in attach]
+        self._handles: List[Any] = []
+        self._add()
 
     def set(self, is_on: bool) -> None:
         if not is_on:
             self.remove()
         elif not self._handles:
-            self._handles = [attach() for attach in self._attach]
+            self._add()
+
+    def _add(self) -> None:
+        for attach in self._attach:  # one at a time: an interrupt loses none
+            self._handles.append(attach())
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -52,15 +57,26 @@ class _Switch:
         self._handles.clear()
 
 
+class _Partial(functools.partial[Any]):
+    """Pickled by name, as the function in whose place it is."""
+
+    def __reduce__(self) -> Any:
+        return vars(self)["__name__"]
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
 class _Swap(_Switch):
     """`call` is `measured` in steps that are measured in detail, or `is_always()`, and else `usual`. A partial() costs
-    hardly anything, where a function with a condition takes 5 us of a step."""
+    hardly anything, where a function with conditions takes 5 us of a step. torch may be calling it meanwhile."""
 
     def __init__(self, usual: Callable[..., Any], measured: Callable[..., Any],
                  is_always: Callable[[], bool] = bool) -> None:
         super().__init__()
         self._usual, self._measured, self._is_always = usual, measured, is_always
-        self.call: Any = functools.partial(measured)
+        self.call: Any = _Partial(measured)
 
     def set(self, is_on: bool) -> None:
         self._become(self._measured if is_on or self._is_always() else self._usual)
@@ -154,12 +170,12 @@ class Hooks:
             self._wrap(torch.Tensor, "cuda", COPY)
         self._wrap_backward(torch)
         self._wrap_collectives(torch)
-        # This one stays, since a program's own such hook may end a step.
-        after = _Swap("".format, self._after_optimizer, lambda: self.counts_optimizers)
-        self._switches.append(after)
+        # These stay, since a program's own such hook may end a step.
+        before = _Swap(_nothing, lambda *_: self._clock.enter(OPTIMIZER))
+        after = _Swap(_nothing, self._after_optimizer, lambda: self.counts_optimizers)
+        self._switches += before, after
+        self._undo.callback(optimizer.register_optimizer_step_pre_hook(before.call).remove)
         self._undo.callback(optimizer.register_optimizer_step_post_hook(after.call).remove)
-        self._switches.append(_Switch(
-            lambda: optimizer.register_optimizer_step_pre_hook(lambda *_: self._clock.enter(OPTIMIZER))))
         if model is not None:
             self._add_module(model)
         else:

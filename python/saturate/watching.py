@@ -28,7 +28,7 @@ class Watch(StepCounter):
             for images, labels in saturate.watch(loader, out="runs/mine"):
                 ...
 
-    counts a step for each optimizer step (without torch, for each batch). Each further watch() with the same arguments
+    counts a step for each optimizer step (before the first one, and without torch, for each batch). Each further watch() with the same arguments
     continues the first; it ends when another one begins, or the program ends. Any other loop says when a step ends:
 
         with saturate.watch(out="runs/mine") as w:
@@ -148,6 +148,11 @@ class Watch(StepCounter):
 
     def __deepcopy__(self, memo: Any) -> Watch:
         return self
+
+    def step(self, *, loss: Any = None) -> None:
+        """A step has ended. `loss`, a number or a tensor of one, is read only when a record is written; the last record
+        has that of the last step which was measured in detail."""
+        self._count_step(loss)
 
     def _end_manual_step(self, now: int, loss: Any) -> None:
         self._is_manual = True

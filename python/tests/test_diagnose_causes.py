@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+import pickle
 import shutil
 import subprocess
 import sys
@@ -204,9 +205,10 @@ def test_pinned_batches_stay_as_they_are(monkeypatch, is_without_waiting):
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: True)
     packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2)])
     pixels, file = torch.arange(4.0), io.BytesIO()
-    copies = Copies(is_without_waiting)
+    opaque, copies = torch.ones(2).to_mkldnn(), Copies(is_without_waiting)
     with copies.active():
-        assert copies.add([packed, pixels])[1] is pixels
+        assert copies.add([packed, pixels, opaque])[1] is pixels
+        assert pickle.loads(pickle.dumps(torch.Tensor.to)) is torch.Tensor.to
         torch.save(copy.deepcopy(pixels), file)
         assert torch.load(io.BytesIO(file.getvalue()), weights_only=True).equal(pixels) and not vars(pixels)
         assert packed.to("cpu").data.tolist() == [1, 1]

@@ -1,13 +1,16 @@
 """saturate.watch(): the steps that are measured in detail, which stand for the others. Needs pytest and torch."""
 
+import inspect
 import itertools
+import pickle
+import weakref
 
 import pytest
 
 import saturate
 from saturate import sampling, watching
 from saturate._core import PhaseClock
-from saturate.phases import EVALUATION, FORWARD, HOST, WAIT
+from saturate.phases import EVALUATION, FORWARD, HOST, WAIT, _nothing
 from saturate.sampling import BEGINNING, EVERY_NS, MOST_NS
 
 torch = pytest.importorskip("torch")
@@ -44,8 +47,13 @@ def hooks(loop):
     from torch.optim import optimizer
 
     model = loop.model
-    return (len(model._forward_hooks), len(model._forward_pre_hooks), len(optimizer._global_optimizer_pre_hooks),
-            hasattr(torch.autograd.backward, "__wrapped__"))
+    return (len(model._forward_hooks), len(model._forward_pre_hooks),
+            *(is_measured(each) for each in optimizer._global_optimizer_pre_hooks.values()),
+            is_measured(torch.autograd.backward))
+
+
+def is_measured(call):
+    return call.func not in (torch.autograd.backward.__wrapped__, _nothing)
 
 
 def milliseconds(watch):
@@ -57,14 +65,14 @@ def test_short_steps_have_no_hooks_but_for_few_that_stand_for_them(monkeypatch):
     with saturate.watch() as watch:
         for _ in range(1000):
             measured += watch._clock.is_detailed
-            assert hooks(loop) == ((1, 1, 1, True) if watch._clock.is_detailed and watch.steps > 0 else
-                                   (0, 0, 1, True) if watch.steps == 0 else (0, 0, 0, True))
+            assert hooks(loop) == ((1, 1, True, True) if watch._clock.is_detailed and watch.steps > 0 else
+                                   (0, 0, True, True) if watch.steps == 0 else (0, 0, False, False))
             loop.step()
             watch.step()
         assert milliseconds(watch) == {"forward": 1000, "backward": 2000, "host": 500}
     expected = BEGINNING + 1000 * 3.5 * MS / EVERY_NS
     assert expected * 0.8 < measured < expected * 1.2
-    assert hooks(loop) == (0, 0, 0, False)
+    assert not hasattr(torch.autograd.backward, "func")
 
 
 def test_steps_that_become_long_are_measured_soon(monkeypatch):
@@ -332,3 +340,32 @@ def test_a_clock_that_is_not_detailed_knows_only_wait():
     clock.settle()
     assert (clock.spent[HOST], clock.spent[WAIT], clock.spent[FORWARD], clock.spent[EVALUATION]) == (5, 5, 0, 0)
     assert clock.take_unknown() == (0, 90) and clock.take_unknown() == (0, 0)
+
+
+@pytest.mark.parametrize("register", ["register_optimizer_step_pre_hook", "register_optimizer_step_post_hook"])
+def test_a_global_hook_of_an_optimizer_may_end_a_step(monkeypatch, register):
+    from torch.optim import optimizer
+
+    loop = Loop(monkeypatch)
+    with saturate.watch() as watch, getattr(optimizer, register)(lambda *_: watch.step()):
+        for _ in range(100):
+            loop.step()
+    assert watch.steps == 100
+
+
+def test_what_stays_between_measured_steps_is_pickled_by_name(monkeypatch):
+    loop, backward = Loop(monkeypatch), torch.autograd.backward
+    with saturate.watch() as watch:
+        for _ in range(20):
+            assert torch.autograd.backward is not backward
+            assert pickle.loads(pickle.dumps(torch.autograd.backward)) is torch.autograd.backward
+            loop.step()
+            watch.step()
+    assert torch.autograd.backward is backward
+
+
+def test_step_is_an_ordinary_method():
+    with saturate.watch() as watch:
+        assert inspect.signature(watch.step).bind(loss=1.0) and watch.step == watch.step
+        weakref.WeakMethod(watch.step)()()
+    assert watch.steps == 1
