@@ -6,8 +6,7 @@ from typing import List, Optional, Tuple
 VISION = "https://raw.githubusercontent.com/pytorch/vision/v0.26.0/references/classification/"
 SOURCES = {f"torchvision/{name}.py": f"{VISION}{name}.py"
            for name in ("train", "utils", "presets", "transforms", "sampler")}
-SOURCES["timm/train.py"] = ("https://raw.githubusercontent.com/huggingface/pytorch-image-models/"
-                           "aa4b5850c1543fa488abf260f18390eda46cf85d/train.py")
+SOURCES["timm/train.py"] = "https://raw.githubusercontent.com/huggingface/pytorch-image-models/v1.0.31/train.py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +41,9 @@ LOOPS = [
          "    metric_logger = utils.MetricLogger(delimiter=\"  \")\n", "torchvision", is_own=False),
     Loop("timm", "timm/train.py",
          ["--data-dir", "{data}", "--train-split", "train", "--val-split", "val", "--num-classes", "8", "--model",
-          "test_vit", "--model-kwargs", "img_size=32", "--img-size", "32", "--device", "cpu", "--batch-size", "32",
-          "--workers", "2", "--epochs", "1000", "--log-interval", "1000", "--no-prefetcher", "--val-interval", "1000",
-          "--output", "{out}/output"],
-         "        num_updates += 1\n", "task.get_trainable_module()",
+          "lcnet_050", "--device", "cpu", "--batch-size", "32", "--workers", "2", "--img-size", "32", "--epochs", "1000",
+          "--log-interval", "1000", "--no-prefetcher", "--val-interval", "1000", "--output", "{out}/output"],
+         "        num_updates += 1\n", "trainable_module",
          "    second_order = hasattr(optimizer,", "timm", is_own=False),
 ]
 

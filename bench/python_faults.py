@@ -161,10 +161,12 @@ def make_images(folder, classes=8, side=48):
     (folder / "complete").touch()
 
 
-def fetch_scripts(folder):
+def fetch_scripts(folder, loops):
+    """Those of the loops, with the files beside them."""
+    wanted = {os.path.dirname(loop.script) for loop in loops if not loop.is_own}
     for name, address in SOURCES.items():
         place = folder / name
-        if not place.exists():
+        if os.path.dirname(name) in wanted and not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             with urllib.request.urlopen(address, timeout=60) as answer:
                 place.write_bytes(answer.read())
@@ -344,8 +346,7 @@ def main():
         sys.exit(f"python_faults: error: nothing is called {options.only} (--only). Loops are "
                  + ", ".join(loop.name for loop in LOOPS))
     make_images(work / "images")
-    if any(not loop.is_own for loop, _ in pairs):
-        fetch_scripts(scripts)
+    fetch_scripts(scripts, [loop for loop, _ in pairs])
     rows = []
     for loop, fault in pairs:
         rows.append(row_of(loop, fault, scripts, work, options))
