@@ -9,8 +9,8 @@ namespace saturate {
 // Gains of paired measurements, as the command computes them, for saturate.diagnose.
 void register_gains(nanobind::module_& module);
 
-// What saturate.watch() calls in every step. A Python function costs 3 to 15 us there, since a
-// training step evicts the interpreter from the caches.
+// The part of saturate.watch() that runs in every step. A Python function costs 3 to 15 us there,
+// since a training step evicts the interpreter from the caches.
 void register_phase_clock(nanobind::module_& module);
 
 }  // namespace saturate
