@@ -191,10 +191,10 @@ format: ## format all C++ and CUDA files
 format-check: ## list files that are not formatted
 	@$(CPP_FILES) | xargs -r clang-format --dry-run -Werror
 
-tidy: setup ## run clang-tidy over the torch-free modules, and check locks; CHANGED=1: only files that differ from .ci/checked
+tidy: setup ## run clang-tidy over the torch-free modules, and check locks; CHANGED=1: only files that differ from .ci/tidied
 	@tools/setup.sh --dev
 	@cmake --preset tidy --log-level=NOTICE >/dev/null
-	@if [ -n "$(CHANGED)" ]; then tools/changed_sources.py; else $(CPP_FILES); fi | \
+	@if [ -n "$(CHANGED)" ]; then tools/changed_sources.py .ci/tidied; else $(CPP_FILES); fi | \
 	  grep -E '^src/(base|recipe|store|data|image)/.*\.cpp$$|^src/(model/.*pickle|reduce/shared_|reduce/binding).*\.cpp$$' | \
 	  xargs -r -n 1 -P $(JOBS) clang-tidy-16 -p build/tidy --quiet
 	@tools/check_locks.sh $(JOBS)

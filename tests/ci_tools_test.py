@@ -64,7 +64,7 @@ class ChangedSources(unittest.TestCase):
         self.git("init", "-q")
         self.git("add", ".")
         self.git("-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-m", "first")
-        self.write(".ci/checked", self.git("rev-parse", "HEAD"))
+        self.write(".ci/tidied", self.git("rev-parse", "HEAD"))
 
     def write(self, name, text):
         (self.root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class ChangedSources(unittest.TestCase):
 
     def changed(self):
         tool = self.root / "tools/changed_sources.py"
-        return subprocess.run([sys.executable, tool], capture_output=True, text=True, check=True).stdout.split()
+        return subprocess.run([sys.executable, tool, ".ci/tidied"], capture_output=True, text=True, check=True).stdout.split()
 
     def test_nothing_changed(self):
         self.assertEqual(self.changed(), [])
@@ -93,7 +93,7 @@ class ChangedSources(unittest.TestCase):
         self.assertEqual(self.changed(), ["src/b/new.cpp"])
 
     def test_without_the_commit_all_are_printed(self):
-        self.write(".ci/checked", "0" * 40)
+        self.write(".ci/tidied", "0" * 40)
         self.assertEqual(len(self.changed()), 4)
 
 

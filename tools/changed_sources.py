@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Prints the C++ sources that differ from the commit in .ci/checked, and those that include a changed header, also
-through other headers.
+"""Prints the C++ sources that differ from a commit, and those that include a changed header, also through other
+headers.
 
-The commit is the last one that passed clang-tidy and 60 s of each fuzzer over everything. If git does not have it, as
-in a shallow clone, every source is printed.
+    tools/changed_sources.py .ci/tidied|.ci/fuzzed
+
+The files name the last commits that passed clang-tidy, or 60 s of each fuzzer, over everything. If git does not have
+the commit, as in a shallow clone, every source is printed.
 """
 
 import collections
 import pathlib
 import re
 import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.MULTILINE)
@@ -45,7 +48,7 @@ def with_includers(stale, includes):
 def main():
     tracked = [ROOT / name for name in git("ls-files", "-co", "--exclude-standard", "*.cpp", "*.h", "*.cuh")]
     tracked = [path for path in tracked if path.is_file()]
-    changed = git("diff", "--name-only", (ROOT / ".ci/checked").read_text().strip())
+    changed = git("diff", "--name-only", (ROOT / sys.argv[1]).read_text().strip())
     if changed is None:
         stale = set(tracked)
     else:
