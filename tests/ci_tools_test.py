@@ -74,8 +74,8 @@ class ChangedSources(unittest.TestCase):
         return subprocess.run(["git", *arguments], cwd=self.root, capture_output=True, text=True, check=True).stdout
 
     def changed(self):
-        tool = self.root / "tools/changed_sources.py"
-        return subprocess.run([sys.executable, tool, ".ci/tidied"], capture_output=True, text=True, check=True).stdout.split()
+        command = [sys.executable, self.root / "tools/changed_sources.py", ".ci/tidied"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
     def test_nothing_changed(self):
         self.assertEqual(self.changed(), [])
