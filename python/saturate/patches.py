@@ -80,8 +80,7 @@ class Copies:
     def __init__(self, is_without_waiting: bool, saw_waiting: Callable[[], Any] = lambda: None) -> None:
         self._is_without_waiting, self._saw_waiting = is_without_waiting, saw_waiting
         self._pinned: Dict[int, Any] = {}  # weak references by id
-        self._stack: Optional[contextlib.ExitStack] = None
-        self._is_changed = False
+        self._stack: Optional[contextlib.ExitStack] = None  # active, and nothing is replaced yet
 
     def add(self, batch: Any) -> Any:
         torch = sys.modules["torch"]
@@ -90,20 +89,22 @@ class Copies:
             if found() is None:
                 self._pinned.pop(key, None)
         self._pinned.update((id(tensor), weakref.ref(tensor)) for tensor in pinned)
-        if pinned and self._stack is not None and not self._is_changed:
-            self._is_changed = True
+        if pinned and self._stack is not None:
             for name in COPIES:
                 self._stack.enter_context(replaced(torch.Tensor, name, self._copying(name)))
+            self._stack = None
         return batch
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Changes nothing without pinned batches: torchvision, if it is imported meanwhile, keeps Tensor.to."""
-        with contextlib.ExitStack() as self._stack:
+        """Replaces Tensor.to and cuda once a batch is pinned, not before: torchvision, if it is imported meanwhile,
+        keeps them in a table."""
+        with contextlib.ExitStack() as stack:
+            self._stack = stack
             try:
                 yield
             finally:
-                self._stack, self._is_changed = None, False
+                self._stack = None
 
     def _copying(self, name: str) -> Callable[..., Any]:
         torch = sys.modules["torch"]

@@ -28,8 +28,9 @@ class Watch(StepCounter):
             for images, labels in saturate.watch(loader, out="runs/mine"):
                 ...
 
-    counts a step for each optimizer step (before the first one, and without torch, for each batch). Each further watch() with the same arguments
-    continues the first; it ends when another one begins, or the program ends. Any other loop says when a step ends:
+    counts a step for each optimizer step (before the first one, and without torch, for each batch). Each further
+    watch() with the same arguments continues the first; it ends when another one begins, or the program ends. Any other
+    loop says when a step ends:
 
         with saturate.watch(out="runs/mine") as w:
             for images, labels in loader:
@@ -80,7 +81,7 @@ class Watch(StepCounter):
         self._is_block = False        # a `with` block's
         self._batches = 0             # of the present epoch of `loader`
         self._is_manual = False       # step() was called by the program
-        self._optimizer: Any = None   # the last one that made a step; step()'s callers: in a measured step
+        self._optimizer: Any = None   # the last one that made a step; with step(), in a measured one
         self._has_stepped = False     # an optimizer, since the last step
         self._loss: Any = None
         self._source: Any = None      # the dataset of the latest batch that did not come through this watch
