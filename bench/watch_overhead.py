@@ -3,12 +3,12 @@
 
     bench/watch_overhead.py [--rounds 20] [--seconds 1.2] [--steps 0.8,1.4,10] [--cpu] [--json FILE]
 
-Each round runs a block of steps without and one with each of them, in random order, on one thread. Prints the median
-ratio of the times to the block without, its 95 % interval from order statistics, and the difference of the fastest
-blocks. Each tool has a process, since what torch.profiler leaves behind slows others down; watch's and the profiler's
-blocks are compared with blocks of the same process and network. TraceML (traceml-ai on PyPI; skipped if its command
-`traceml` is missing) patches torch for the whole process, so it is compared with watch's. On a busy machine use --cpu
-(CPU time of the process instead of wall time) and many short blocks. Needs torch and the package.
+Each round measures each of them, in random order, on one thread, and as much time without. Prints the median ratio of
+the times, and its 95 % interval from order statistics. Each tool has a process, since what torch.profiler leaves behind
+slows others down. watch is compared in turns of two steps, for which its hooks are taken out of torch and put back: a
+machine's noise is slower than that. The profiler is compared in blocks of one process and network. TraceML (traceml-ai
+on PyPI; skipped if its command `traceml` is missing) patches torch for the whole process, so it is compared with the
+other process's steps without watch. --cpu: CPU time of the process instead of wall time. Needs torch and the package.
 """
 
 import argparse
@@ -27,6 +27,8 @@ import time
 from multiprocessing.connection import Client, Listener
 
 FIRST = 10
+TURN = 2  # ten steps without watch would seem to it one long step
+TWICE = 500 * 10**6, 2 * 10**9
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -53,55 +55,97 @@ def training(width):
 
 
 def batches(count):
-    import torch
-
-    batch = torch.randn(64, 256), torch.randint(10, (64,))
     for _ in range(count):
-        yield batch
+        yield one_batch()
 
 
-@contextlib.contextmanager
-def watched():
-    import saturate
-
-    with tempfile.TemporaryDirectory() as folder, saturate.watch(out=folder) as watch:
-        yield lambda loss: watch.step(loss=loss)
-
-
-@contextlib.contextmanager
-def profiled():
+@functools.lru_cache(None)
+def one_batch():
     import torch
 
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        yield lambda loss: profiler.step()
+    return torch.randn(64, 256), torch.randint(10, (64,))
 
 
-@contextlib.contextmanager
-def plain():
-    yield None
-
-
-TOOLS = {"saturate.watch": watched, "torch.profiler": profiled}
-
-
-def block_seconds(tool, width, count, clock):
-    """Seconds of `count` steps, after ten that are not measured: watch measures the first eight in detail."""
+def block(width, count, clock, after=None, trace=contextlib.nullcontext):
+    """Seconds of a step, among `count` after the first ten."""
     model, step = training(width)
-    trace = None
-    if tool == "TraceML":
-        import traceml_ai
+    begin = 0.0
+    for number, batch in enumerate(batches(count + FIRST)):
+        if number == FIRST:
+            begin = clock()
+        with trace(model):
+            step(batch)
+        if after:
+            after()
+    return (clock() - begin) / count
 
-        trace = traceml_ai.trace_step
-    with TOOLS.get(tool, plain)() as after:
-        begin = 0.0
-        for number, batch in enumerate(batches(count + FIRST)):
-            if number == FIRST:
-                begin = clock()
-            with trace(model) if trace else contextlib.nullcontext():
-                loss = step(batch)
-            if after:
-                after(loss)
+
+def without(width, count, clock):
+    return block(width, count, clock), None
+
+
+def watched(width, count, clock):
+    """Seconds of a step without and with watch, in turns of TURN steps."""
+    import saturate
+    import torch
+    from saturate import sampling, watching
+    from torch.optim import optimizer
+
+    def hooks():
+        return torch.autograd.backward, [dict(registry) for registry in registries]
+
+    def exchange(backward, each):
+        torch.autograd.backward = backward
+        for registry, own in zip(registries, each):
+            registry.clear()
+            registry.update(own)
+
+    def turn(end_step):
+        begin = clock()
+        for batch in batches(TURN):
+            loss = step(batch)
+            if end_step:
+                end_step(loss=loss)
         return clock() - begin
+
+    sampling.EVERY_NS, watching.RECORD_NS = TWICE  # since half of the steps are not its own
+    registries = optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks
+    step, states, spent, steps = training(width)[1], [hooks()], [0.0, 0.0], [0, 0]
+    with tempfile.TemporaryDirectory() as folder, saturate.watch(out=folder) as watch:
+        for batch in batches(FIRST):  # eight are measured in detail
+            watch.step(loss=step(batch))
+        states.append(hooks())
+        while steps[0] < count:
+            for kind in random.sample((0, 1), 2):
+                exchange(*states[kind])
+                while True:
+                    spent[kind] += turn(watch.step if kind else None)
+                    steps[kind] += TURN
+                    if not (kind and watch._clock.is_detailed):
+                        break
+        exchange(*states[1])
+    return spent[0] / steps[0], spent[1] / steps[1]
+
+
+def profiled(width, count, clock):
+    import torch
+
+    def with_profiler():
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            return block(width, count, clock, profiler.step)
+
+    kinds = [lambda: block(width, count, clock), with_profiler]
+    found = {kind: kinds[kind]() for kind in random.sample((0, 1), 2)}
+    return found[0], found[1]
+
+
+def traced(width, count, clock):
+    import traceml_ai
+
+    return None, block(width, count, clock, trace=traceml_ai.trace_step)
+
+
+TOOLS = {"saturate.watch": watched, "torch.profiler": profiled, "TraceML": traced, "without": without}
 
 
 def work(address):
@@ -121,7 +165,7 @@ def work(address):
 
                 traceml_ai.init(mode="auto")
             first = False
-            connection.send(block_seconds(tool, width, count, CLOCKS[clock]))
+            connection.send(TOOLS[tool](width, count, CLOCKS[clock]))
 
 
 class Worker:
@@ -148,7 +192,7 @@ def calibrated(worker, milliseconds, clock):
     while high - low > 8:
         width = (low + high) // 2
         count = max(2, int(60 / milliseconds))
-        taken = min(worker.seconds("without", width, count, clock) for _ in range(3)) / count * 1e3
+        taken = min(worker.seconds("without", width, count, clock)[0] for _ in range(3)) * 1e3
         low, high = (width, high) if taken < milliseconds else (low, width)
     return high
 
@@ -163,23 +207,24 @@ def interval(ratios):
 def compared(workers, milliseconds, options, clock):
     width = calibrated(workers["saturate.watch"], milliseconds, clock)
     count = max(10, int(options.seconds / milliseconds * 1e3))
-    blocks = [(worker, tool) for worker in workers for tool in (worker, "without") if tool == worker or worker in TOOLS]
-    times, loads = {block: [] for block in blocks}, []
+    times, loads = {tool: [] for tool in workers}, []
     for number in range(options.rounds):
-        for worker, tool in random.Random(number).sample(blocks, len(blocks)):
-            times[worker, tool].append(workers[worker].seconds(tool, width, count, clock) / count * 1e3)
+        found = {tool: workers[tool].seconds(tool, width, count, clock)
+                 for tool in random.Random(number).sample(list(workers), len(workers))}
+        for tool, (base, taken) in found.items():
+            times[tool].append((base or found["saturate.watch"][0], taken))
         loads.append(os.getloadavg()[0])
     rows = []
-    for tool in workers:
-        base = times[tool if tool in TOOLS else "saturate.watch", "without"]
-        ratios = [taken / without for taken, without in zip(times[tool, tool], base)]
+    for tool, pairs in times.items():
+        ratios = [taken / base for base, taken in pairs]
         low, high = interval(ratios)
         rows.append({"name": f"{tool}, {milliseconds:g} ms", "unit": "ratio of times",
-                     "step_ms": statistics.median(base), "median": statistics.median(ratios), "min": low, "max": high,
-                     "n": options.rounds, "added_us": (min(times[tool, tool]) - min(base)) * 1e3,
+                     "step_ms": statistics.median(base for base, _ in pairs) * 1e3,
+                     "median": statistics.median(ratios), "min": low, "max": high, "n": options.rounds,
+                     "added_us": statistics.median(taken - base for base, taken in pairs) * 1e6,
                      "load": statistics.median(loads)})
         print(f"{rows[-1]['name']}: {rows[-1]['median']:.4f} [{low:.4f}, {high:.4f}] times as long, "
-              f"fastest blocks {rows[-1]['added_us']:+.1f} us a step; load {rows[-1]['load']:.1f}", flush=True)
+              f"{rows[-1]['added_us']:+.1f} us a step; load {rows[-1]['load']:.1f}", flush=True)
     return rows
 
 
@@ -198,7 +243,7 @@ def main():
     launcher = shutil.which("traceml", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        workers = {tool: Worker(folder, tool, None) for tool in TOOLS}
+        workers = {tool: Worker(folder, tool, None) for tool in ("saturate.watch", "torch.profiler")}
         if launcher:
             workers["TraceML"] = Worker(folder, "TraceML", launcher)
         else:

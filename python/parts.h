@@ -9,8 +9,9 @@ namespace saturate {
 // Gains of paired measurements, as the command computes them, for saturate.diagnose.
 void register_gains(nanobind::module_& module);
 
-// The part of saturate.watch() that runs in every step. A Python function costs 3 to 15 us there,
+// The parts of saturate.watch() that run in every step. A Python function costs 3 to 15 us there,
 // since a training step evicts the interpreter from the caches.
 void register_phase_clock(nanobind::module_& module);
+void register_step_counter(nanobind::module_& module);
 
 }  // namespace saturate

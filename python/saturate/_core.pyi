@@ -1,4 +1,4 @@
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 from .device_time import DeviceTime
 
@@ -52,15 +52,42 @@ class PhaseClock:
     def take_unknown(self) -> Tuple[int, int]:
         """The last two of `spent`, which the caller adds to phases."""
 
+def size_of(batch: Any, /) -> int:
+    """Samples in a batch: the length of the first array in it; 0 if there is none."""
+
+class Hook:
+    """Calls `function`, which may be exchanged while others call it; nothing if that is None. It costs less than a
+    function of Python's."""
+    function: Optional[Callable[..., Any]]
+    def __call__(self, *_: Any, **__: Any) -> Any: ...
+
 class StepCounter:
-    """Counts the steps of a loop by `clock`. Until step `_due_step` or time `_due_ns` a step is only counted; from then
-    on _count_step() calls self._end_manual_step(now, loss)."""
+    """Counts a loop's steps and samples by `clock`: the part of a Watch that runs in each step. Until step `_due_step`
+    or time `_due_ns` it only counts."""
 
     def __init__(self, clock: PhaseClock) -> None: ...
     steps: int
+    samples: int
+    _batches: int          # of the present epoch, by _end_batch()
     _due_step: int
     _due_ns: int
-    def _count_step(self, loss: Any, /) -> None: ...
+    _optimizer: Any        # the last one that made a step
+    _has_stepped: bool     # an optimizer, since the last step
+    _is_manual: bool       # step() was called by the program: neither batches nor optimizers count
+    _source: Any           # the dataset of the latest batch of _other_batch()
+    _counts_others: bool   # their samples
+    _is_grad_enabled: Optional[Callable[[], bool]]
+    def step(self, *, loss: Any = None) -> None:
+        """A step has ended. Calls self._end_manual_step(now, loss) if one is due."""
+    def _next_batch(self, batches: Iterator[Any], /) -> Any:
+        """next(batches). Calls self._look_closer() if the step so far was long."""
+    def _end_batch(self) -> None:
+        """The loop is done with that batch. Ends a step if an optimizer has made one, or none ever has; calls
+        self._end_batch_step(now) if one is due."""
+    def _other_batch(self, next: Callable[[Any], Any], iteration: Any, /) -> Any:
+        """next(iteration), of a loader of torch or saturate. Calls self._look_at_other(has_gradients, source) if it is
+        evaluation, its dataset is not the last one's, or the step so far was long."""
+    def _optimizer_stepped(self, optimizer: Any, *_: Any) -> None: ...
 
 class Loader:
     def __init__(self, source: str, own: Optional[Callable[[int], Any]], own_size: int, own_target: str, classes: List[str],

@@ -8,7 +8,7 @@ import sys
 from threading import get_ident
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ._core import PHASES, PhaseClock
+from ._core import PHASES, Hook, PhaseClock, StepCounter
 from .device_time import cuda_time
 from .patches import replaced
 from .worker_time import WorkerTimes
@@ -64,29 +64,21 @@ class _Partial(functools.partial[Any]):
         return vars(self)["__name__"]
 
 
-def _nothing(*_: Any) -> None:
-    pass
+class _Exchange(_Switch):
+    """Calls set_function(measured) for steps that are measured in detail, and set_function(usual) for others. What has
+    the function stays where it is, so it may be exchanged while torch goes through its hooks."""
 
-
-class _Swap(_Switch):
-    """`call` is `measured` in steps that are measured in detail, or if `is_always()`, and else `usual`. It stays where
-    it is, so it may be exchanged while torch goes through its hooks. A partial() adds 1 to 2 us to a step, a function
-    with conditions 5 us or more."""
-
-    def __init__(self, usual: Callable[..., Any], measured: Callable[..., Any],
-                 is_always: Callable[[], bool] = bool) -> None:
+    def __init__(self, set_function: Callable[[Any], None], usual: Any, measured: Callable[..., Any]) -> None:
         super().__init__()
-        self._usual, self._measured, self._is_always = usual, measured, is_always
-        self.call: Any = _Partial(measured)
+        self.usual = usual
+        self._measured, self._set_function = measured, set_function
+        set_function(measured)
 
     def set(self, is_on: bool) -> None:
-        self._become(self._measured if is_on or self._is_always() else self._usual)
+        self._set_function(self._measured if is_on else self.usual)
 
     def remove(self) -> None:
-        self._become(self._usual)
-
-    def _become(self, function: Callable[..., Any]) -> None:
-        self.call.__setstate__((function, (), {}, vars(self.call)))
+        self._set_function(self.usual)
 
 
 class _ModuleHooks(_Switch):
@@ -105,24 +97,21 @@ class _ModuleHooks(_Switch):
 
 
 class Hooks:
-    """Finds a loop's phases. `on_batch` gets each batch that a loader returned, and its source, `on_optimizer` each
-    optimizer that has made a step. remove() undoes everything."""
+    """Finds a loop's phases, and tells `counter` of batches and of optimizers' steps. remove() undoes everything."""
 
-    counts_optimizers = True  # False: on_optimizer() is called only in steps that are measured in detail
-
-    def __init__(self, clock: PhaseClock, on_batch: Callable[[Any, Any], None], on_optimizer: Callable[[Any], None],
-                 model: Any = None) -> None:
-        self._clock, self._on_batch, self._on_optimizer = clock, on_batch, on_optimizer
+    def __init__(self, clock: PhaseClock, counter: StepCounter, model: Any = None) -> None:
+        self._clock, self._counter = clock, counter
         self._undo = contextlib.ExitStack()
         self._search: List[Any] = []           # global hooks, while outermost modules are looked for
         self._known: Dict[int, Any] = {}       # modules with hooks
         self._depth = 0
         self._switches: List[_Switch] = []     # what is there only in steps that are measured in detail
+        self._after: Optional[_Exchange] = None    # optimizers' hook
         self._is_traced: Callable[[], bool] = bool  # by torch.compile: what is ours must then do nothing in its graph
         self.workers = WorkerTimes()
         from .iteration import Iteration
 
-        self._wrap(Iteration, "__next__", WAIT, self._on_batch)
+        self._wrap_next(Iteration)
         torch = sys.modules.get("torch")
         if torch is not None:
             try:
@@ -144,6 +133,11 @@ class Hooks:
             handle.remove()
         self._search.clear()
 
+    def ignore_optimizers(self) -> None:
+        """In steps that are not measured in detail."""
+        if self._after is not None:
+            self._after.usual = None
+
     def set_detailed(self, is_detailed: bool, is_step: bool = True) -> None:
         """Sets it for the next step, or (not `is_step`) the rest of this one, on the host."""
         device = self._clock.device
@@ -162,7 +156,8 @@ class Hooks:
 
         self._torch = torch
         self._is_traced = getattr(torch.compiler, "is_compiling", bool)  # from torch 2.3 on
-        self._wrap(dataloader._BaseDataLoaderIter, "__next__", WAIT, self._on_batch)
+        self._wrap_next(dataloader._BaseDataLoaderIter)
+        self._counter._is_grad_enabled = torch.is_grad_enabled
         multi = dataloader._MultiProcessingDataLoaderIter
         self._undo.enter_context(replaced(multi, "__init__", self.workers.wrapped(multi.__init__)))
         self._clock.device = cuda_time(torch, len(NAMES))
@@ -172,11 +167,13 @@ class Hooks:
         self._wrap_backward(torch)
         self._wrap_collectives(torch)
         # These stay, since a program's own such hook may end a step.
-        before = _Swap(_nothing, lambda *_: self._clock.enter(OPTIMIZER))
-        after = _Swap(_nothing, self._after_optimizer, lambda: self.counts_optimizers)
-        self._switches += before, after
-        self._undo.callback(optimizer.register_optimizer_step_pre_hook(before.call).remove)
-        self._undo.callback(optimizer.register_optimizer_step_post_hook(after.call).remove)
+        before, after = Hook(), Hook()
+        self._after = _Exchange(functools.partial(setattr, after, "function"), self._counter._optimizer_stepped,
+                                self._after_optimizer)
+        self._switches += self._after, _Exchange(functools.partial(setattr, before, "function"), None,
+                                                 lambda *_: self._clock.enter(OPTIMIZER))
+        self._undo.callback(optimizer.register_optimizer_step_pre_hook(before).remove)
+        self._undo.callback(optimizer.register_optimizer_step_post_hook(after).remove)
         if model is not None:
             self._add_module(model)
         else:
@@ -227,30 +224,34 @@ class Hooks:
                 if hook is not None:
                     hook.remove()
 
-        swap = _Swap(original, backward)
-        self._switches.append(swap)
-        self._undo.enter_context(replaced(torch.autograd, "backward", functools.update_wrapper(swap.call, original)))
+        replacement: Any = functools.update_wrapper(_Partial(original), original)
+        self._switches.append(_Exchange(
+            lambda function: replacement.__setstate__((function, (), {}, vars(replacement))), original, backward))
+        self._undo.enter_context(replaced(torch.autograd, "backward", replacement))
 
-    def _wrap(self, owner: Any, name: str, phase: int, then: Optional[Callable[[Any, Any], None]] = None
-              ) -> None:
+    def _wrap_next(self, owner: Any) -> None:
+        original, other_batch = owner.__next__, self._counter._other_batch
+
+        @functools.wraps(original)
+        def wrapper(iteration: Any) -> Any:
+            return other_batch(original, iteration)
+
+        self._undo.enter_context(replaced(owner, "__next__", wrapper))
+
+    def _wrap(self, owner: Any, name: str, phase: int) -> None:
         original, clock = getattr(owner, name), self._clock
-
         enter, leave, is_traced = clock.enter, clock.leave, self._is_traced
 
         @functools.wraps(original)
         def wrapper(*arguments: Any, **named: Any) -> Any:
             # The third: within a call that is counted.
-            if (is_traced() or not (phase == WAIT or clock.is_detailed) or clock.phase == phase
-                    or get_ident() != clock.thread):
+            if is_traced() or not clock.is_detailed or clock.phase == phase or get_ident() != clock.thread:
                 return original(*arguments, **named)
             enter(phase)
             try:
-                result = original(*arguments, **named)
+                return original(*arguments, **named)
             finally:
                 leave()
-            if then is not None:
-                then(result, _source_of(arguments[0]))
-            return result
 
         self._undo.enter_context(replaced(owner, name, wrapper))
 
@@ -300,26 +301,7 @@ class Hooks:
     def _after_optimizer(self, optimizer: Any, *_: Any) -> None:
         if self._clock.is_detailed:
             self._clock.leave()
-        if get_ident() == self._clock.thread:
-            self._on_optimizer(optimizer)
-
-
-def _source_of(iteration: Any) -> Any:
-    """The dataset of a DataLoader's iteration, or saturate's loader."""
-    dataset = getattr(iteration, "_dataset", None)
-    return getattr(iteration, "_loader", None) if dataset is None else dataset
-
-
-def size_of(batch: Any) -> int:
-    """Samples in a batch: the length of the first array in it; 0 if there is none."""
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else 0
-    if isinstance(batch, dict):
-        batch = list(batch.values())
-    if isinstance(batch, (list, tuple)) and batch:
-        return size_of(batch[0]) or (len(batch) if isinstance(batch[0], (str, bytes)) else 0)
-    return 0
+        self._counter._optimizer_stepped(optimizer)
 
 
 def shares(spent: List[int]) -> List[Tuple[str, float]]:

@@ -12,9 +12,9 @@ from .phases import HOST, NAMES, WAIT
 
 BEGINNING = 8            # steps that are all measured in detail, and of which the first SEARCH_STEPS
 SEARCH_STEPS = 2         # also look for modules, and stand for none
-EVERY_NS = 150 * 10**6   # then one step in about this time is: each one, if steps are longer;
+EVERY_NS = 250 * 10**6   # then one step in about this time is: each one, if steps are longer;
 MOST_NS = 10 * EVERY_NS  # in this time in any case
-STEPS = 32               # measured ones that stand for the others
+STEPS = 20               # measured ones that stand for the others
 LONG = 10                # times the median of these: such a step stands only for others that are as long
 INTERVALS = 16           # between measured steps, that tell the mean length of a step
 

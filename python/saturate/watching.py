@@ -5,11 +5,10 @@ from __future__ import annotations
 import atexit
 import math
 import os
-import sys
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from ._core import Error, PhaseClock, StepCounter
-from .phases import NAMES, WAIT, Hooks, shares, size_of
+from .phases import NAMES, Hooks, shares
 from .records import Reading, device_phases, finite, open_outputs, record_of, worker_times
 from .sampling import SEARCH_STEPS, Sampling
 from .telemetry import Gpu, Telemetry
@@ -47,9 +46,9 @@ class Watch(StepCounter):
     host launches work, and where it waits. `device_phases` has the GPU's own time, and `workers` the time inside a
     DataLoader's workers.
 
-    Hooks would take several percent of a short step, so one step in about 0.15 s has them, and the others' time except
+    Hooks would take several percent of a short step, so one step in about 0.25 s has them, and the others' time except
     `wait` is divided as in those of a similar length. A step of over ten times their median is host if none such was
-    measured; the next 32 steps are. A batch of another loader, or without gradients, is measured, with the rest of its
+    measured; the next 20 steps are. A batch of another loader, or without gradients, is measured, with the rest of its
     step.
 
     loader: what to iterate over; may be left out. Its attributes that a Watch lacks, such as `dataset` and `sampler`,
@@ -75,21 +74,15 @@ class Watch(StepCounter):
         super().__init__(self._clock)
         self.loader = loader
         self._arguments = (out, model, tensorboard)
-        self.samples = 0
         self._begun_epochs = 0        # of `loader`
         self._loops = 0               # over it now
         self._is_block = False        # a `with` block's
-        self._batches = 0             # of the present epoch of `loader`
-        self._is_manual = False       # step() was called by the program
-        self._optimizer: Any = None   # the last one that made a step; with step(), in a measured one
-        self._has_stepped = False     # an optimizer, since the last step
         self._loss: Any = None
-        self._source: Any = None      # the dataset of the latest batch that did not come through this watch
         self._outputs = open_outputs(out, tensorboard)
         gpu = Gpu()
         self._telemetry, self._total_telemetry = Telemetry(gpu), Telemetry(gpu)
         try:
-            self._hooks = Hooks(self._clock, self._on_other_batch, self._on_optimizer, model)
+            self._hooks = Hooks(self._clock, self, model)
         except BaseException:
             self._outputs.close()
             raise
@@ -106,31 +99,23 @@ class Watch(StepCounter):
             raise Error("there is nothing to iterate over (saturate.watch). Give it the loader")
         self._begun_epochs += 1
         self._batches = 0
+        self._counts_others = False
         self._loops += 1
+        # Not looked up for each batch: __getattr__ would make that take 2 us.
+        next_batch, end_batch = self._next_batch, self._end_batch
         try:
-            yield from self._counted(iter(self.loader))
+            batches = iter(self.loader)
+            while True:
+                try:
+                    batch = next_batch(batches)
+                except StopIteration:
+                    return
+                try:
+                    yield batch
+                finally:  # also if the loop ends here
+                    end_batch()
         finally:
             self._loops -= 1
-
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        clock = self._clock
-        while True:
-            clock.enter(WAIT)
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            finally:
-                clock.leave()
-            self.samples += size_of(batch)
-            self._look_closer()
-            self._source = None
-            try:
-                yield batch
-            finally:  # also if the loop ends here
-                self._batches += 1
-                if self._is_open and not self._is_manual and (self._has_stepped or self._optimizer is None):
-                    self._end_step(self._clock.settle())
 
     def __bool__(self) -> bool:
         return True  # also without a loader
@@ -150,18 +135,17 @@ class Watch(StepCounter):
     def __deepcopy__(self, memo: Any) -> Watch:
         return self
 
-    def step(self, *, loss: Any = None) -> None:
-        """A step has ended. `loss`, a number or a tensor of one, is read only when a record is written; the last record
-        has that of the last step which was measured in detail."""
-        self._count_step(loss)
-
     def _end_manual_step(self, now: int, loss: Any) -> None:
         self._is_manual = True
-        self._hooks.counts_optimizers = False
+        self._hooks.ignore_optimizers()
         if math.prod(getattr(loss, "shape", ())) != 1:
             raise ValueError(f"loss has the shape {tuple(loss.shape)} (saturate.watch). Give one number: loss.mean()")
         self._loss = loss.detach() if hasattr(loss, "detach") else loss  # without the graph's memory
         self._end_step(now)
+
+    def _end_batch_step(self, now: int) -> None:
+        if self._is_open:
+            self._end_step(now)
 
     def _end_step(self, now: int) -> None:
         if not self._is_open:
@@ -179,17 +163,11 @@ class Watch(StepCounter):
         self._due_ns = min(sampling.next_ns, self._record_ns)
         self._due_step = 0 if clock.is_detailed else sampling.next_step - 1
 
-    def _on_other_batch(self, batch: Any, source: Any) -> None:
-        """A batch that does not come through this watch. images_per_s leaves out the time of evaluation, and so its
-        samples."""
-        torch = sys.modules.get("torch")
-        has_gradients = torch is None or torch.is_grad_enabled()
-        if self._begun_epochs == 0 and has_gradients:
-            self.samples += size_of(batch)
+    def _look_at_other(self, has_gradients: bool, source: Any) -> None:
+        """A batch that does not come through this watch is evaluation, or of another dataset, or took long."""
         if not has_gradients and self._clock.device is not None:
             self._clock.device.make_part()
         self._look_closer(not has_gradients or source is not self._source)
-        self._source = source
 
     def _on_long(self) -> None:
         self._sampling.search_long()
@@ -201,9 +179,6 @@ class Watch(StepCounter):
             self._hooks.set_detailed(True, is_step=False)
             self._sampling.skip_step()
             self._due_step = 0
-
-    def _on_optimizer(self, optimizer: Any) -> None:
-        self._optimizer, self._has_stepped = optimizer, True
 
     def _epoch(self) -> float:
         """Epochs of `loader` completed, with the fraction of the present one if its length is known."""

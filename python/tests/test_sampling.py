@@ -3,14 +3,15 @@
 import inspect
 import itertools
 import pickle
-import weakref
+import subprocess
+import sys
 
 import pytest
 
 import saturate
 from saturate import sampling, watching
 from saturate._core import PhaseClock
-from saturate.phases import EVALUATION, FORWARD, HOST, WAIT, _nothing
+from saturate.phases import EVALUATION, FORWARD, HOST, WAIT
 from saturate.sampling import BEGINNING, EVERY_NS, MOST_NS
 
 torch = pytest.importorskip("torch")
@@ -48,12 +49,8 @@ def hooks(loop):
 
     model = loop.model
     return (len(model._forward_hooks), len(model._forward_pre_hooks),
-            *(is_measured(each) for each in optimizer._global_optimizer_pre_hooks.values()),
-            is_measured(torch.autograd.backward))
-
-
-def is_measured(call):
-    return call.func not in (torch.autograd.backward.__wrapped__, _nothing)
+            *(each.function is not None for each in optimizer._global_optimizer_pre_hooks.values()),
+            torch.autograd.backward.func is not torch.autograd.backward.__wrapped__)
 
 
 def milliseconds(watch):
@@ -367,5 +364,15 @@ def test_what_stays_between_measured_steps_is_pickled_by_name(monkeypatch):
 def test_step_is_an_ordinary_method():
     with saturate.watch() as watch:
         assert inspect.signature(watch.step).bind(loss=1.0) and watch.step == watch.step
-        weakref.WeakMethod(watch.step)()()
+        assert "`loss`, a number" in inspect.getdoc(watch.step)
+        for wrong in (lambda: watch.step(1.0), lambda: watch.step(los=1.0), lambda: watch.step(loss=1.0, lost=1.0)):
+            with pytest.raises(TypeError, match="only loss="):
+                wrong()
+        watch.step()
     assert watch.steps == 1
+
+
+def test_an_unfinished_loop_is_silent_when_python_ends():
+    code = "import saturate; batches = iter(saturate.watch([['a']] * 9)); next(batches)"
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (0, "")

@@ -13,7 +13,8 @@ import threading
 import pytest
 
 import saturate
-from saturate.phases import (BACKWARD, EVALUATION, FORWARD, HOST, NAMES, OPTIMIZER, WAIT, PhaseClock, size_of)
+from saturate._core import size_of
+from saturate.phases import BACKWARD, EVALUATION, FORWARD, HOST, NAMES, OPTIMIZER, WAIT, PhaseClock
 
 SYNTH = "synth:size=24,count=60"
 
