@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <exception>
+#include <stdexcept>
+#include <utility>
 
 #include "parts.h"
 #include "phase_clock.h"
@@ -11,25 +13,42 @@ namespace {
 
 constexpr int kWait = int(Phase::kWait);
 
-// The length of the first array in it.
-int64_t size_of(nb::handle batch) {
-  const bool is_sequence = nb::isinstance<nb::list>(batch) || nb::isinstance<nb::tuple>(batch);
-  if (!is_sequence && nb::hasattr(batch, "shape")) {
-    const nb::object shape = batch.attr("shape");
-    return nb::len(shape) == 0 ? 0 : nb::cast<int64_t>(nb::int_(shape[0]));
-  }
-  if (nb::isinstance<nb::dict>(batch)) return size_of(nb::borrow<nb::dict>(batch).values());
-  const size_t length = is_sequence ? nb::len(batch) : 0;
-  if (length == 0) return 0;
-  const nb::object first = batch[0];
-  if (const int64_t size = size_of(first); size != 0) return size;
-  return nb::isinstance<nb::str>(first) || nb::isinstance<nb::bytes>(first) ? int64_t(length) : 0;
+// Throws what Python has raised if there is no object.
+nb::object checked(PyObject* object) {
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
 }
 
-nb::object called(PyObject* function) {
-  PyObject* result = PyObject_CallNoArgs(function);
-  if (result == nullptr) throw nb::python_error();
-  return nb::steal(result);
+// `name` of the module, or None if nothing has imported that.
+nb::object imported(const char* module, const char* name) {
+  const nb::object found = nb::steal(PyImport_GetModule(nb::str(module).ptr()));
+  return found.is_valid() ? nb::getattr(found, name, nb::none()) : nb::none();
+}
+
+// Errors are no reason to end a training.
+int64_t number(PyObject* object) {
+  const long long value = PyLong_AsLongLong(object);
+  if (value == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();
+  return value < 0 ? 0 : value;
+}
+
+// Samples in a batch: the first number of its shape, or of that of the first object in a list or
+// tuple. phases.size_of() knows others.
+int64_t size_of(nb::handle batch) {
+  nb::handle array = batch;
+  if (PyTuple_CheckExact(batch.ptr()) && PyTuple_Size(batch.ptr()) > 0)
+    array = PyTuple_GetItem(batch.ptr(), 0);
+  if (PyList_CheckExact(batch.ptr()) && PyList_Size(batch.ptr()) > 0)
+    array = PyList_GetItem(batch.ptr(), 0);
+  const nb::object shape = nb::steal(PyObject_GetAttrString(array.ptr(), "shape"));
+  if (!shape.is_valid()) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();  // such as Ctrl-C
+    PyErr_Clear();
+  } else if (PyTuple_Check(shape.ptr()) && PyTuple_Size(shape.ptr()) > 0) {
+    PyObject* const first = PyTuple_GetItem(shape.ptr(), 0);
+    if (PyLong_CheckExact(first)) return number(first);
+  }
+  return number(nb::module_::import_("saturate.phases").attr("size_of")(batch).ptr());
 }
 
 // See _core.pyi.
@@ -37,14 +56,13 @@ struct StepCounter {
   explicit StepCounter(nb::object kept_clock)
       : kept(std::move(kept_clock)), clock(nb::cast<PhaseClock&>(kept)) {}
 
-  static StepCounter& of(PyObject* self) { return *nb::inst_ptr<StepCounter>(nb::handle(self)); }
   nb::handle self() { return nb::find(this); }
 
   bool is_due(int64_t now) const { return steps >= due_step || now >= due_ns; }
 
   void step(nb::handle loss) {
     const int64_t now = clock.settle();
-    if (is_due(now)) {
+    if (is_due(now) || !is_manual) {
       self().attr("_end_manual_step")(now, loss);
     } else {
       ++steps;
@@ -53,10 +71,10 @@ struct StepCounter {
 
   void end_batch() {
     ++batches;
-    if (is_manual || !(has_stepped || optimizer.is_none())) return;
+    if (!is_open || is_manual || !(has_stepped || optimizer.is_none())) return;
     const int64_t now = clock.settle();
     if (is_due(now)) {
-      self().attr("_end_batch_step")(now);
+      self().attr("_end_step")(now);
     } else {
       ++steps;
       has_stepped = false;
@@ -80,33 +98,37 @@ struct StepCounter {
   }
 
   nb::object next_batch(PyObject* batches_of) {
+    if (!PyIter_Check(batches_of)) throw nb::type_error("it is no iterator");
     nb::object batch = waited(PyIter_Next, batches_of);
     if (!batch.is_valid()) {
       if (PyErr_Occurred() == nullptr) PyErr_SetNone(PyExc_StopIteration);
       return batch;
     }
+    if (!is_open) return batch;
     samples += size_of(batch);
     if (clock.is_long()) self().attr("_look_closer")();
-    source = nb::none();
+    source_before = std::exchange(source, nb::none());
     return batch;
   }
 
   nb::object other_batch(PyObject* next, PyObject* iteration) {
     const bool is_counted = clock.phase() == kWait;  // by the next() around it
     if (is_counted || !clock.is_own_thread()) {
-      return nb::steal(PyObject_CallOneArg(next, iteration));
+      return nb::steal(PyObject_CallFunctionObjArgs(next, iteration, nullptr));
     }
-    const auto call = [&](PyObject* of) { return PyObject_CallOneArg(next, of); };
+    const auto call = [&](PyObject* of) { return PyObject_CallFunctionObjArgs(next, of, nullptr); };
     nb::object batch = waited(call, iteration);
     if (!batch.is_valid()) return batch;
     const nb::object dataset = nb::getattr(iteration, "_dataset", nb::none());
     const nb::object from =
         dataset.is_none() ? nb::getattr(iteration, "_loader", nb::none()) : dataset;
-    const bool has_gradients =
-        is_grad_enabled.is_none() || nb::cast<bool>(called(is_grad_enabled.ptr()));
+    if (is_grad_enabled.is_none()) is_grad_enabled = imported("torch", "is_grad_enabled");
+    const bool has_gradients = is_grad_enabled.is_none() ||
+                               nb::cast<bool>(checked(PyObject_CallNoArgs(is_grad_enabled.ptr())));
     if (counts_others && has_gradients) samples += size_of(batch);
-    if (!has_gradients || !from.is(source) || clock.is_long()) {
-      self().attr("_look_at_other")(has_gradients, from);
+    const bool is_usual = from.is(source) || from.is(source_before);
+    if (!has_gradients || !is_usual || clock.is_long()) {
+      self().attr("_look_at_other")(has_gradients, is_usual);
     }
     source = from;
     return batch;
@@ -114,17 +136,20 @@ struct StepCounter {
 
   nb::object kept;
   PhaseClock& clock;
-  nb::object optimizer = nb::none(), source = nb::none(), is_grad_enabled = nb::none();
+  nb::object optimizer = nb::none(), is_grad_enabled = nb::none();
+  // The datasets of the latest batch of other_batch() since the last next_batch(), and before that.
+  nb::object source = nb::none(), source_before = nb::none();
   int64_t steps = 0, samples = 0, batches = 0, due_step = 0, due_ns = 0;
-  bool has_stepped = false, is_manual = false, counts_others = true;
+  bool is_open = true, has_stepped = false, is_manual = false, counts_others = true;
 };
 
 // `body` as a function of Python's API. Those of nanobind take 4 us more, since a training step
 // evicts the code and tables of their calls from the caches.
-template <typename Body>
-PyObject* guarded(Body body) {
+template <typename Object, typename Body>
+PyObject* guarded(PyObject* self, Body body) {
   try {
-    return body().release().ptr();
+    if (!nb::inst_ready(self)) throw std::runtime_error("its __init__() has not run");
+    return body(*nb::inst_ptr<Object>(self)).release().ptr();
   } catch (nb::python_error& error) {
     error.restore();
   } catch (const std::exception& error) {
@@ -150,34 +175,36 @@ PyObject* step(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyO
     PyErr_SetString(PyExc_TypeError, "step() takes only loss=");
     return nullptr;
   }
-  return guarded([&]() -> nb::object {
-    StepCounter::of(self).step(named == 1 ? arguments[0] : Py_None);
+  return guarded<StepCounter>(self, [&](StepCounter& counter) -> nb::object {
+    counter.step(named == 1 ? arguments[0] : Py_None);
     return nb::none();
   });
 }
 
 PyObject* end_batch(PyObject* self, PyObject*) {
-  return guarded([&]() -> nb::object {
-    StepCounter::of(self).end_batch();
+  return guarded<StepCounter>(self, [](StepCounter& counter) -> nb::object {
+    counter.end_batch();
     return nb::none();
   });
 }
 
 PyObject* optimizer_stepped(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   if (count < 1) return wrong_count("_optimizer_stepped");
-  return guarded([&]() -> nb::object {
-    StepCounter::of(self).optimizer_stepped(arguments[0]);
+  return guarded<StepCounter>(self, [&](StepCounter& counter) -> nb::object {
+    counter.optimizer_stepped(arguments[0]);
     return nb::none();
   });
 }
 
 PyObject* next_batch(PyObject* self, PyObject* batches) {
-  return guarded([&] { return StepCounter::of(self).next_batch(batches); });
+  return guarded<StepCounter>(self,
+                              [&](StepCounter& counter) { return counter.next_batch(batches); });
 }
 
 PyObject* other_batch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 2) return wrong_count("_other_batch");
-  return guarded([&] { return StepCounter::of(self).other_batch(arguments[0], arguments[1]); });
+  return guarded<StepCounter>(
+      self, [&](StepCounter& counter) { return counter.other_batch(arguments[0], arguments[1]); });
 }
 
 template <typename Function>
@@ -191,9 +218,10 @@ struct Hook {
 };
 
 PyObject* call_hook(PyObject* self, PyObject* arguments, PyObject* names) {
-  nb::object function = nb::inst_ptr<Hook>(nb::handle(self))->function;
-  return function.is_none() ? function.release().ptr()
-                            : PyObject_Call(function.ptr(), arguments, names);
+  return guarded<Hook>(self, [&](const Hook& hook) -> nb::object {
+    const nb::object function = hook.function;
+    return function.is_none() ? function : checked(PyObject_Call(function.ptr(), arguments, names));
+  });
 }
 
 }  // namespace
@@ -209,7 +237,6 @@ void register_step_counter(nb::module_& module) {
   };
   static PyType_Slot slots[] = {{Py_tp_methods, methods}, {}};
   static PyType_Slot hook_slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_hook)}, {}};
-  module.def("size_of", &size_of);
   nb::class_<Hook>(module, "Hook", nb::type_slots(hook_slots))
       .def(nb::init<>())
       .def_rw("function", &Hook::function, nb::arg().none());
@@ -218,6 +245,7 @@ void register_step_counter(nb::module_& module) {
       .def_rw("steps", &StepCounter::steps)
       .def_rw("samples", &StepCounter::samples)
       .def_rw("_batches", &StepCounter::batches)
+      .def_rw("_is_open", &StepCounter::is_open)
       .def_rw("_due_step", &StepCounter::due_step)
       .def_rw("_due_ns", &StepCounter::due_ns)
       .def_rw("_has_stepped", &StepCounter::has_stepped)
@@ -225,6 +253,7 @@ void register_step_counter(nb::module_& module) {
       .def_rw("_counts_others", &StepCounter::counts_others)
       .def_rw("_optimizer", &StepCounter::optimizer, nb::arg().none())
       .def_rw("_source", &StepCounter::source, nb::arg().none())
+      .def_rw("_source_before", &StepCounter::source_before, nb::arg().none())
       .def_rw("_is_grad_enabled", &StepCounter::is_grad_enabled, nb::arg().none());
 }
 

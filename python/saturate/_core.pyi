@@ -52,9 +52,6 @@ class PhaseClock:
     def take_unknown(self) -> Tuple[int, int]:
         """The last two of `spent`, which the caller adds to phases."""
 
-def size_of(batch: Any, /) -> int:
-    """Samples in a batch: the length of the first array in it; 0 if there is none."""
-
 class Hook:
     """Calls `function`, which may be exchanged while others call it; nothing if that is None. It costs less than a
     function of Python's."""
@@ -74,7 +71,9 @@ class StepCounter:
     _optimizer: Any        # the last one that made a step
     _has_stepped: bool     # an optimizer, since the last step
     _is_manual: bool       # step() was called by the program: neither batches nor optimizers count
-    _source: Any           # the dataset of the latest batch of _other_batch()
+    _is_open: bool         # until a Watch is closed
+    _source: Any           # the dataset of the latest batch of _other_batch() since _next_batch()
+    _source_before: Any    # before that
     _counts_others: bool   # their samples
     _is_grad_enabled: Optional[Callable[[], bool]]
     def step(self, *, loss: Any = None) -> None:
@@ -83,10 +82,10 @@ class StepCounter:
         """next(batches). Calls self._look_closer() if the step so far was long."""
     def _end_batch(self) -> None:
         """The loop is done with that batch. Ends a step if an optimizer has made one, or none ever has; calls
-        self._end_batch_step(now) if one is due."""
+        self._end_step(now) if one is due."""
     def _other_batch(self, next: Callable[[Any], Any], iteration: Any, /) -> Any:
-        """next(iteration), of a loader of torch or saturate. Calls self._look_at_other(has_gradients, source) if it is
-        evaluation, its dataset is not the last one's, or the step so far was long."""
+        """next(iteration), of a loader of torch or saturate. Calls self._look_at_other(has_gradients, is_usual) if it is
+        evaluation, of a dataset that did not come last, also before _next_batch(), or the step so far was long."""
     def _optimizer_stepped(self, optimizer: Any, *_: Any) -> None: ...
 
 class Loader:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import sys
 from threading import get_ident
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ._core import PHASES, Hook, PhaseClock, StepCounter
 from .device_time import cuda_time
@@ -123,6 +123,7 @@ class Hooks:
     def remove(self) -> None:
         self.end_search()
         self._clock.thread, self.workers.is_over = None, True  # for those that others have wrapped, which stay
+        self.ignore_optimizers()  # the collector does not see what a Hook refers to
         for switch in self._switches:
             switch.remove()
         self._undo.close()
@@ -302,6 +303,22 @@ class Hooks:
         if self._clock.is_detailed:
             self._clock.leave()
         self._counter._optimizer_stepped(optimizer)
+
+
+def size_of(batch: Any) -> int:
+    """Samples in a batch: the first number of the shape of the first array in it; 0 if there is none."""
+    shape = None
+    with contextlib.suppress(Exception):
+        shape = batch.shape
+    if shape is not None:
+        with contextlib.suppress(Exception):
+            return int(shape[0])
+        return 0
+    if isinstance(batch, Mapping):
+        return next(filter(None, map(size_of, batch.values())), 0)
+    if isinstance(batch, (list, tuple)) and batch:
+        return size_of(batch[0]) or (len(batch) if isinstance(batch[0], (str, bytes)) else 0)
+    return 0
 
 
 def shares(spent: List[int]) -> List[Tuple[str, float]]:

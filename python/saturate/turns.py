@@ -14,7 +14,7 @@ from ._core import Error, is_worth, may_be_worth, paired_gain
 from .loader import Loader
 from .patches import LOADING
 from .patching import Edit
-from ._core import size_of
+from .phases import size_of
 
 # The block's value is None, or to be called before each step.
 Change = Callable[[], contextlib.AbstractContextManager[Any]]

@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from ._core import Error, PhaseClock, StepCounter
 from .phases import NAMES, Hooks, shares
-from .records import Reading, device_phases, finite, open_outputs, record_of, worker_times
+from .records import Outputs, Reading, device_phases, finite, open_outputs, record_of, worker_times
 from .sampling import SEARCH_STEPS, Sampling
 from .telemetry import Gpu, Telemetry
 
@@ -18,6 +18,7 @@ LATER_NS = 10**10    # after FIRST_NS, since a day of the former takes 100 MB
 FIRST_NS = 3600 * 10**9
 
 _active: List[Watch] = []
+_of_parents: List[Outputs] = []  # in a forked process
 
 
 class Watch(StepCounter):
@@ -90,7 +91,6 @@ class Watch(StepCounter):
         self._clock.on_long = self._on_long
         self._begin = self._last = self._reading()
         self._record_ns = self._begin.time_ns + RECORD_NS  # of the next one
-        self._is_open = True
         _active.append(self)
 
     def __iter__(self) -> Iterator[Any]:
@@ -107,11 +107,11 @@ class Watch(StepCounter):
             batches = iter(self.loader)
             while True:
                 try:
-                    batch = next_batch(batches)
+                    batch = [next_batch(batches)]
                 except StopIteration:
                     return
                 try:
-                    yield batch
+                    yield batch.pop()  # so that the loop alone has it
                 finally:  # also if the loop ends here
                     end_batch()
         finally:
@@ -143,10 +143,6 @@ class Watch(StepCounter):
         self._loss = loss.detach() if hasattr(loss, "detach") else loss  # without the graph's memory
         self._end_step(now)
 
-    def _end_batch_step(self, now: int) -> None:
-        if self._is_open:
-            self._end_step(now)
-
     def _end_step(self, now: int) -> None:
         if not self._is_open:
             raise Error("it is closed (saturate.watch). Make a new one")
@@ -163,11 +159,11 @@ class Watch(StepCounter):
         self._due_ns = min(sampling.next_ns, self._record_ns)
         self._due_step = 0 if clock.is_detailed else sampling.next_step - 1
 
-    def _look_at_other(self, has_gradients: bool, source: Any) -> None:
-        """A batch that does not come through this watch is evaluation, or of another dataset, or took long."""
+    def _look_at_other(self, has_gradients: bool, is_usual: bool) -> None:
+        """A batch that does not come through this watch is evaluation, or of another dataset, or the step was long."""
         if not has_gradients and self._clock.device is not None:
             self._clock.device.make_part()
-        self._look_closer(not has_gradients or source is not self._source)
+        self._look_closer(not (has_gradients and is_usual))
 
     def _on_long(self) -> None:
         self._sampling.search_long()
@@ -218,7 +214,7 @@ class Watch(StepCounter):
         try:
             self._record("end")
         finally:
-            self._loss = self._optimizer = self._source = None
+            self._loss = self._optimizer = self._source = self._source_before = None
             self._clock.on_long = None  # a cycle that the garbage collector does not see
             self._outputs.close()
 
@@ -284,6 +280,8 @@ def _close_all() -> None:
 def _stop_in_child() -> None:
     for one in _active:  # its thread has the same number in a forked process, such as a DataLoader's worker
         one._clock.thread = None
+        _of_parents.append(one._outputs)  # kept, since a destructor may write
+        one._outputs = Outputs([])
 
 
 os.register_at_fork(after_in_child=_stop_in_child)

@@ -3,8 +3,6 @@
 import inspect
 import itertools
 import pickle
-import subprocess
-import sys
 
 import pytest
 
@@ -370,9 +368,3 @@ def test_step_is_an_ordinary_method():
                 wrong()
         watch.step()
     assert watch.steps == 1
-
-
-def test_an_unfinished_loop_is_silent_when_python_ends():
-    code = "import saturate; batches = iter(saturate.watch([['a']] * 9)); next(batches)"
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
-    assert (run.returncode, run.stderr) == (0, "")

@@ -13,8 +13,7 @@ import threading
 import pytest
 
 import saturate
-from saturate._core import size_of
-from saturate.phases import BACKWARD, EVALUATION, FORWARD, HOST, NAMES, OPTIMIZER, WAIT, PhaseClock
+from saturate.phases import BACKWARD, EVALUATION, FORWARD, HOST, NAMES, OPTIMIZER, WAIT, PhaseClock, size_of
 
 SYNTH = "synth:size=24,count=60"
 

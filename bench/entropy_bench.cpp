@@ -1,0 +1,135 @@
+// Entropy decoding of baseline JPEGs alone, on one thread: BaselineScan and libjpeg-turbo.
+//   saturate_entropy_bench FOLDER SECONDS
+// Prints one JSON object: files, pixels, entropy-coded bytes, and for each way of decoding the
+// seconds of a pass over the files. tools/peers/entropy_peers.py runs it beside other decoders.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/files.h"
+#include "image/baseline_scan.h"
+#include "image/libjpeg.h"
+#include "saturate/data/error.h"
+
+namespace saturate {
+namespace {
+
+class Decompressor {
+ public:
+  explicit Decompressor(const std::vector<std::byte>& file) {
+    info.err = &errors.base;
+    ok = errors.guarded([&] {
+      jpeg_create_decompress(&info);
+      jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(file.data()), file.size());
+      jpeg_read_header(&info, TRUE);
+      jpeg_calc_output_dimensions(&info);
+    });
+  }
+  ~Decompressor() { jpeg_destroy_decompress(&info); }
+  Decompressor(const Decompressor&) = delete;
+  Decompressor& operator=(const Decompressor&) = delete;
+
+  int mcus(JDIMENSION pixels, int factor) const {
+    return divide_up(int(pixels), DCTSIZE * (info.num_components == 1 ? 1 : factor));
+  }
+
+  jpeg_decompress_struct info{};
+  JpegErrors errors;
+  bool ok = false;
+};
+
+struct Files {
+  std::vector<std::vector<std::byte>> file;
+  double pixels = 0, coded_bytes = 0;
+};
+
+// The JPEGs below `folder` that BaselineScan decodes.
+Files read_files(const std::string& folder) {
+  Files files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    auto file = read_file(Env::posix(), entry.path().string());
+    Decompressor header(file);
+    if (!header.ok || !BaselineScan::supports(header.info)) continue;
+    files.pixels += double(header.info.image_width) * header.info.image_height;
+    files.coded_bytes += double(header.info.src->bytes_in_buffer);
+    files.file.push_back(std::move(file));
+  }
+  if (files.file.empty())
+    fail(ErrorKind::kData, "no baseline JPEG", folder, "Give a folder of photographs");
+  return files;
+}
+
+void no_transform(const int16_t*, const uint16_t*, int, uint8_t* const*, size_t) {}
+
+// Reads all coefficients; stores them unless it `parses` only.
+bool scan_file(BaselineScan& scan, const std::vector<std::byte>& file, bool parses) {
+  Decompressor from(file);
+  const auto& info = from.info;
+  const BaselineScan::Columns columns{0, from.mcus(info.image_width, info.max_h_samp_factor)};
+  if (!from.ok || !scan.start(from.info, columns, nullptr, nullptr)) return false;
+  uint8_t* const no_rows[8 * MAX_SAMP_FACTOR] = {};
+  uint8_t* const* const rows[3] = {no_rows, no_rows, no_rows};
+  for (int left = from.mcus(info.image_height, info.max_v_samp_factor); left > 0; --left)
+    if (!scan.read_band(rows, parses)) return false;
+  return true;
+}
+
+bool read_by_libjpeg(const std::vector<std::byte>& file) {
+  Decompressor from(file);
+  return from.ok && from.errors.guarded([&] { jpeg_read_coefficients(&from.info); });
+}
+
+// Of a pass over the files, in the mean of at least `seconds`.
+double pass_seconds(const Files& files, double seconds,
+                    const std::function<bool(const std::vector<std::byte>&)>& decode) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  for (int passes = 1;; ++passes) {
+    for (const auto& file : files.file)
+      if (!decode(file))
+        fail(ErrorKind::kData, "a JPEG is damaged", "entropy_bench", "Give whole ones");
+    const double spent = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (spent >= seconds) return spent / passes;
+  }
+}
+
+nlohmann::json measured(const std::string& folder, double seconds) {
+  const Files files = read_files(folder);
+  BaselineScan scan([](int) -> InverseDct { return no_transform; });
+  const auto scanned = [&](bool parses) {
+    return pass_seconds(files, seconds,
+                        [&](const auto& file) { return scan_file(scan, file, parses); });
+  };
+  return {
+      {"files", files.file.size()},
+      {"pixels", files.pixels},
+      {"coded_bytes", files.coded_bytes},
+      {"seconds",
+       {{"saturate, coefficients stored", scanned(false)},
+        {"saturate, parsed only", scanned(true)},
+        {"libjpeg-turbo, jpeg_read_coefficients", pass_seconds(files, seconds, read_by_libjpeg)}}}};
+}
+
+}  // namespace
+}  // namespace saturate
+
+int main(int count, char** arguments) {
+  if (count != 3) {
+    std::fprintf(stderr, "usage: saturate_entropy_bench FOLDER SECONDS\n");
+    return 2;
+  }
+  try {
+    std::puts(saturate::measured(arguments[1], std::atof(arguments[2])).dump().c_str());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

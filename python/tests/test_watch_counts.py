@@ -1,0 +1,191 @@
+"""saturate.watch(): what it counts, and what it must not do to a loop. Needs pytest, and torch for some tests."""
+
+import collections
+import gc
+import json
+import subprocess
+import sys
+import types
+import weakref
+
+import pytest
+
+import saturate
+from saturate._core import Hook, StepCounter
+
+SYNTH = "synth:size=24,count=60"
+
+
+class Batches(list):
+    """A loader that can be referred to weakly."""
+
+
+def counted(batch):
+    with saturate.watch([batch] * 2) as watch:
+        for _ in watch:
+            pass
+    return watch.samples / 2
+
+
+def test_the_samples_of_unusual_batches():
+    raising = type("Raising", (), {"shape": property(lambda self: 1 // 0)})()
+    for shape in (None, {}, (2**70,), ("a",), (object(),), 3, ()):
+        assert counted(types.SimpleNamespace(shape=shape)) == 0
+    assert counted(raising) == counted([]) == counted([raising]) == 0
+    array = types.SimpleNamespace(shape=(4, 2))
+    encoded = collections.UserDict(name="text", ids=array)
+    for batch in (array, [array], (array, 1), {"a": "text", "b": array}, encoded, [(array,)], ["a"] * 4,
+                  types.SimpleNamespace(shape=[4.7])):
+        assert counted(batch) == 4
+
+
+def test_a_batch_that_contains_itself_is_a_recursion_error():
+    batch = []
+    batch.append(batch)
+    with pytest.raises(RecursionError):
+        counted(batch)
+
+
+def test_an_interrupt_while_a_batch_is_counted_ends_the_loop():
+    class Interrupted:
+        @property
+        def shape(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        counted([Interrupted()])
+
+
+def test_the_loop_alone_has_its_batch():
+    class Batch:
+        pass
+
+    class Loader:
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return Batch()
+
+    with saturate.watch(Loader()) as watch:
+        batches = iter(watch)
+        batch = next(batches)
+        seen = weakref.ref(batch)
+        del batch
+        assert seen() is None
+
+
+@pytest.mark.parametrize("is_manual", [False, True])
+def test_a_closed_watch_is_freed_with_its_loader(is_manual):
+    torch = pytest.importorskip("torch")
+
+    def run():
+        model, loader = torch.nn.Linear(1, 1), Batches([torch.zeros(8, 1)] * 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with saturate.watch(loader) as watch:
+            for batch in watch:
+                model(batch).sum().backward()
+                optimizer.step()
+                if is_manual:
+                    watch.step()
+        return [weakref.ref(each) for each in (watch, loader, model, optimizer)]
+
+    found = run()
+    gc.collect()
+    assert [each() for each in found] == [None] * 4
+
+
+def test_what_follows_close_does_not_count(tmp_path):
+    with saturate.watch([["a"] * 4] * 9, out=tmp_path) as watch:
+        for number, _ in enumerate(watch):
+            if number == 2:
+                watch.close()
+                before = watch.phases, str(watch)
+    assert (watch.phases, str(watch)) == before and watch.samples == 12
+
+
+def test_step_without_init_is_an_error():
+    with pytest.raises(RuntimeError, match="__init__"):
+        saturate.Watch.__new__(saturate.Watch).step()
+    for call in (StepCounter.__new__(StepCounter)._end_batch, Hook.__new__(Hook)):
+        with pytest.raises(RuntimeError, match="__init__"):
+            call()
+    with saturate.watch() as watch, pytest.raises(RuntimeError, match="iterator"):
+        watch._next_batch([3])
+
+
+def test_a_program_that_ends_few_steps_counts_only_those():
+    with saturate.watch([["a"]] * 64) as watch:
+        for number, _ in enumerate(watch):
+            if number == 0 or number % 16 == 15:
+                watch.step()
+    assert watch.steps == 5
+    with saturate.watch([["a"]] * 64) as watch:  # the first call is late: no step is due
+        for number, _ in enumerate(watch):
+            if number >= 40:
+                watch.step()
+    assert watch.steps == 64
+
+
+def test_a_second_loader_in_each_step_is_usual(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from torch.utils.data import DataLoader
+
+    looked = []
+    first, second = (DataLoader(torch.zeros(40, 1)) for _ in range(2))
+    with saturate.watch(first) as watch:
+        look = watch._look_closer
+        monkeypatch.setattr(watch, "_look_closer", lambda is_other=False: (looked.append(is_other), look(is_other)))
+        others = iter(second)
+        for _ in watch:
+            next(others)
+    assert sum(looked) == 1
+    with saturate.watch(first) as watch:  # an evaluation with gradients, after some steps
+        monkeypatch.setattr(watch, "_look_closer", looked.append)
+        for number, _ in enumerate(watch):
+            if number % 10 == 9:
+                next(iter(second))
+    assert sum(looked) == 5
+
+
+LATE = """
+import saturate
+loader = saturate.Loader("synth:size=24,count=60", batch=16, size=8)
+with saturate.watch() as watch:
+    import torch
+    with torch.no_grad():
+        for _ in loader: pass
+    assert watch.samples == 0
+    for _ in loader: pass
+    assert watch.samples == 60
+"""
+
+
+def test_no_grad_counts_also_if_torch_is_imported_later():
+    pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-c", LATE], check=True, timeout=120)
+
+
+def test_a_forked_process_writes_no_records(tmp_path):
+    script = f"""
+import os, saturate
+from saturate import watching
+watching.RECORD_NS = 0
+with saturate.watch([["a"]] * 9, out={str(tmp_path)!r}) as watch:
+    for number, _ in enumerate(watch):
+        if number == 4:
+            child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [record["kind"] for record in records].count("end") == 1
+    steps = [record["step"] for record in records]
+    assert steps == sorted(steps) and len(set(steps[:-1])) == len(steps) - 1
+
+
+def test_an_unfinished_loop_is_silent_when_python_ends():
+    code = "import saturate; batches = iter(saturate.watch([['a']] * 9)); next(batches)"
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (0, "")
