@@ -14,35 +14,11 @@
 
 #include "base/files.h"
 #include "image/baseline_scan.h"
-#include "image/libjpeg.h"
 #include "saturate/data/error.h"
+#include "tests/scan_testing.h"
 
 namespace saturate {
 namespace {
-
-class Decompressor {
- public:
-  explicit Decompressor(const std::vector<std::byte>& file) {
-    info.err = &errors.base;
-    ok = errors.guarded([&] {
-      jpeg_create_decompress(&info);
-      jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(file.data()), file.size());
-      jpeg_read_header(&info, TRUE);
-      jpeg_calc_output_dimensions(&info);
-    });
-  }
-  ~Decompressor() { jpeg_destroy_decompress(&info); }
-  Decompressor(const Decompressor&) = delete;
-  Decompressor& operator=(const Decompressor&) = delete;
-
-  int mcus(JDIMENSION pixels, int factor) const {
-    return divide_up(int(pixels), DCTSIZE * (info.num_components == 1 ? 1 : factor));
-  }
-
-  jpeg_decompress_struct info{};
-  JpegErrors errors;
-  bool ok = false;
-};
 
 struct Files {
   std::vector<std::vector<std::byte>> file;
@@ -55,7 +31,7 @@ Files read_files(const std::string& folder) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (!entry.is_regular_file()) continue;
     auto file = read_file(Env::posix(), entry.path().string());
-    Decompressor header(file);
+    testing::TestDecompressor header(file);
     if (!header.ok || !BaselineScan::supports(header.info)) continue;
     files.pixels += double(header.info.image_width) * header.info.image_height;
     files.coded_bytes += double(header.info.src->bytes_in_buffer);
@@ -70,23 +46,21 @@ void no_transform(const int16_t*, const uint16_t*, int, uint8_t* const*, size_t)
 
 // Reads all coefficients; stores them unless it `parses` only.
 bool scan_file(BaselineScan& scan, const std::vector<std::byte>& file, bool parses) {
-  Decompressor from(file);
-  const auto& info = from.info;
-  const BaselineScan::Columns columns{0, from.mcus(info.image_width, info.max_h_samp_factor)};
-  if (!from.ok || !scan.start(from.info, columns, nullptr, nullptr)) return false;
+  testing::TestDecompressor from(file);
+  if (!from.ok || !scan.start(from.info, {0, from.mcus()}, nullptr, nullptr)) return false;
   uint8_t* const no_rows[8 * MAX_SAMP_FACTOR] = {};
   uint8_t* const* const rows[3] = {no_rows, no_rows, no_rows};
-  for (int left = from.mcus(info.image_height, info.max_v_samp_factor); left > 0; --left)
+  for (int left = from.mcu_rows(); left > 0; --left)
     if (!scan.read_band(rows, parses)) return false;
   return true;
 }
 
 bool read_by_libjpeg(const std::vector<std::byte>& file) {
-  Decompressor from(file);
+  testing::TestDecompressor from(file);
   return from.ok && from.errors.guarded([&] { jpeg_read_coefficients(&from.info); });
 }
 
-// Of a pass over the files, in the mean of at least `seconds`.
+// The mean time of a pass over the files; passes for at least `seconds`.
 double pass_seconds(const Files& files, double seconds,
                     const std::function<bool(const std::vector<std::byte>&)>& decode) {
   using Clock = std::chrono::steady_clock;

@@ -32,21 +32,25 @@ int64_t number(PyObject* object) {
   return value < 0 ? 0 : value;
 }
 
-// Samples in a batch: the first number of its shape, or of that of the first object in a list or
-// tuple. phases.size_of() knows others.
+// Samples in a batch: the first number of its shape, or of that of the first object in a tuple,
+// list or dict. phases.size_of() knows others, and takes longer.
 int64_t size_of(nb::handle batch) {
   nb::handle array = batch;
   if (PyTuple_CheckExact(batch.ptr()) && PyTuple_Size(batch.ptr()) > 0)
     array = PyTuple_GetItem(batch.ptr(), 0);
   if (PyList_CheckExact(batch.ptr()) && PyList_Size(batch.ptr()) > 0)
     array = PyList_GetItem(batch.ptr(), 0);
+  PyObject* value = nullptr;
+  if (Py_ssize_t place = 0;
+      PyDict_CheckExact(batch.ptr()) && PyDict_Next(batch.ptr(), &place, nullptr, &value) != 0)
+    array = value;
   const nb::object shape = nb::steal(PyObject_GetAttrString(array.ptr(), "shape"));
   if (!shape.is_valid()) {
     if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();  // such as Ctrl-C
     PyErr_Clear();
   } else if (PyTuple_Check(shape.ptr()) && PyTuple_Size(shape.ptr()) > 0) {
     PyObject* const first = PyTuple_GetItem(shape.ptr(), 0);
-    if (PyLong_CheckExact(first)) return number(first);
+    if (const int64_t size = PyLong_CheckExact(first) ? number(first) : 0; size != 0) return size;
   }
   return number(nb::module_::import_("saturate.phases").attr("size_of")(batch).ptr());
 }

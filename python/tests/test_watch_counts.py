@@ -34,8 +34,9 @@ def test_the_samples_of_unusual_batches():
     assert counted(raising) == counted([]) == counted([raising]) == 0
     array = types.SimpleNamespace(shape=(4, 2))
     encoded = collections.UserDict(name="text", ids=array)
-    for batch in (array, [array], (array, 1), {"a": "text", "b": array}, encoded, [(array,)], ["a"] * 4,
-                  types.SimpleNamespace(shape=[4.7])):
+    empty = types.SimpleNamespace(shape=(0,))
+    for batch in (array, [array], (array, 1), {"a": array}, {"a": "text", "b": array}, {"a": empty, "b": array}, encoded,
+                  [(array,)], ["a"] * 4, types.SimpleNamespace(shape=[4.7])):
         assert counted(batch) == 4
 
 
