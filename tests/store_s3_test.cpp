@@ -280,11 +280,10 @@ TEST_F(StoreS3Server, AnotherRegionIsNamed) {
   EXPECT_EQ(error.remedy(), "Set AWS_REGION=eu-north-1");
 }
 
-// SATURATE_S3_SERVER: the endpoint that tests/s3_server.py runs the test with, which checks
-// signatures. Its bucket holds "data/a b+\u00e4.shard", the text of noise_text(100'000).
-TEST(StoreS3Moto, AcceptsTheSignaturesAndServesTheRanges) {
-  const char* const endpoint = std::getenv("SATURATE_S3_SERVER");
-  if (!endpoint) GTEST_SKIP() << "make s3-test runs it, with moto";
+// SATURATE_S3_SERVER: tests/s3_server.py runs the test with a server that checks signatures. Its
+// bucket holds "data/a b+\u00e4.shard", the bytes of the file SATURATE_S3_FILE.
+TEST(StoreS3OfOthers, AcceptsTheSignaturesAndServesTheRanges) {
+  if (!std::getenv("SATURATE_S3_SERVER")) GTEST_SKIP() << "make s3-test runs it";
   const std::string url = "s3://bucket/data/a b+\u00e4.shard";
   ObjectStore store(env(), {}, quick_tuning());
   const auto object = store.open(url);

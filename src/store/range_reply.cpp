@@ -243,10 +243,10 @@ ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, 
   if (reply.status == 200 || reply.status == 206)
     if (ReplyVerdict verdict = judge_body(object, reply); verdict.kind != ReplyKind::kGood)
       return verdict;
-  if (reply.status == 206 && reply.too_long)
+  if (reply.is_range() && reply.too_long)
     return lie("the server sent more bytes than the " + std::to_string(length) +
                " that it was asked for");
-  if (reply.status == 200)
+  if (reply.status == 200 && !reply.is_range())
     return is_whole_object(object, offset, length, reply)
                ? take_version(object, reply.body.size(), reply)
                : ignored_range(object);
@@ -255,7 +255,7 @@ ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, 
     if (!reply.remedy.empty()) return final_verdict(what, reply.remedy, kind_at(object));
     return {ReplyKind::kRetry, what, "", ErrorKind::kRun};
   }
-  if (reply.status == 206) return judge_content(object, offset, length, reply);
+  if (reply.is_range()) return judge_content(object, offset, length, reply);
   if (reply.status == 416 && !object.is_open && reply.header("content-range") == "bytes */0") {
     object.is_open = true;  // of no bytes
     return {};

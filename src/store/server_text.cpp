@@ -70,7 +70,7 @@ void hide_secrets(HttpReply& reply, const std::vector<std::string>& secrets) {
   const bool is_good = reply.status / 100 == 2;
   for (const std::string& secret : secrets) {
     hide(reply.error, secret);
-    if (reply.status != 206 && !(is_good && secret.size() < kShortestInNames))
+    if (!reply.is_range() && !(is_good && secret.size() < kShortestInNames))
       hide(reply.body, secret);
     for (auto& [name, value] : reply.headers)
       if (std::ranges::count(kCompared, std::string_view(name)) == 0) hide(value, secret);

@@ -46,6 +46,10 @@ struct HttpReply {
     const auto found = headers.find(name);
     return found == headers.end() ? "" : found->second;
   }
+  // Whether it has a range of an object. Some stores, such as `rclone serve s3`, answer 200 then.
+  bool is_range() const {
+    return status == 206 || (status == 200 && headers.contains("content-range"));
+  }
 };
 
 // HttpRequest::stall_s after so many attempts that have stalled: a server may take long until its

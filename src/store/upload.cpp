@@ -186,7 +186,7 @@ void Upload::begin() {
     set_body(call.request, bytes_of_text(""));
     const HttpReply reply = store_->calls().call(call);
     require_good(call, reply, "write the object");
-    id_ = xml_value(text_of(reply), "InitiateMultipartUploadResult/UploadId", name_);
+    id_ = xml_value(text_of(reply), "UploadId", name_);
   }
   if (id_.empty())
     fail(ErrorKind::kRun, "the store begins no upload in parts", name_,

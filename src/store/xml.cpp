@@ -183,7 +183,7 @@ void read_xml(std::string_view xml, const std::string& where,
 std::string xml_value(std::string_view xml, const std::string& path, const std::string& where) {
   std::string found;
   read_xml(xml, where, [&](std::string_view at, std::string& value) {
-    if (at == path) found = std::move(value);
+    if (at.substr(at.find('/') + 1) == path) found = std::move(value);
   });
   return found;
 }

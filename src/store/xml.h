@@ -15,7 +15,8 @@ namespace saturate {
 void read_xml(std::string_view xml, const std::string& where,
               const std::function<void(std::string_view path, std::string& value)>& text);
 
-// The text of the element at `path`; "" if there is none. Fails as read_xml().
+// The text of the element at `path` below the root, which servers name differently; "" if there is
+// none. Fails as read_xml().
 std::string xml_value(std::string_view xml, const std::string& path, const std::string& where);
 
 // `text` as the contents of an element.
