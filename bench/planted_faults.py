@@ -41,8 +41,8 @@ LOOPS = [
          "    metric_logger = utils.MetricLogger(delimiter=\"  \")\n", "torchvision", is_own=False),
     Loop("timm", "timm/train.py",
          ["--data-dir", "{data}", "--train-split", "train", "--val-split", "val", "--num-classes", "8", "--model",
-          "test_resnet", "--device", "cpu", "--batch-size", "32", "--workers", "2", "--img-size", "32", "--epochs", "1000",
-          "--log-interval", "1000", "--no-prefetcher", "--val-interval", "1000", "--output", "{out}/output"],
+          "test_resnet", "--device", "cpu", "--batch-size", "32", "--workers", "2", "--img-size", "32", "--epochs",
+          "1000", "--log-interval", "1000", "--no-prefetcher", "--val-interval", "1000", "--output", "{out}/output"],
          "        num_updates += 1\n", "trainable_module",
          "    second_order = hasattr(optimizer,", "timm", is_own=False),
 ]

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Plants twenty faults in five training loops, and five in one on a GPU, for `python -m saturate diagnose` to find.
 
-    bench/python_faults.py [--only LOOP[:CAUSE]] [--rounds 3] [--seconds 8] [--device-ms 3.5] [--scripts DIR] [--json FILE]
+    bench/python_faults.py [--only LOOP[:CAUSE]] [--rounds 3] [--seconds 8] [--device-ms 3.5] [--scripts DIR]
+                           [--json FILE] [--table FILE]
 
 A fault is a change of a script's arguments or text. For each of the faults, and for each loop without one, it records
 the first cause that diagnose names, the gain that it predicts, and the realised gain: the ratio of the steps/s of the
@@ -333,8 +334,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8, help="at least, of each run that measures a rate")
     parser.add_argument("--diagnose-seconds", type=float, default=75, help="of each diagnosis of a fault")
-    parser.add_argument("--device-ms", type=float, default=3.5, help="that an image waits in the forward pass, as on a "
-                        "GPU: more on slow cores, which then compute for as small a share of a step")
+    parser.add_argument("--device-ms", type=float, default=3.5, help="that the forward pass waits for each image, "
+                        "as for a GPU. Give more on slow cores, so that computing stays a small share of a step")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT.parent / "build/python-faults")
     parser.add_argument("--scripts", type=pathlib.Path)
     parser.add_argument("--json", type=pathlib.Path)

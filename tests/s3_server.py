@@ -51,8 +51,8 @@ def sts_of(backend):
     return f"http://127.0.0.1:{server.server_address[1]}"
 
 
-def object_of(folder):
-    """A file for the object that the tests read."""
+def make_object(folder):
+    """The file whose bytes are those of the object KEY."""
     file = pathlib.Path(folder, "object")
     file.write_bytes(random.Random(1).randbytes(100_000))
     return file
@@ -84,16 +84,18 @@ def moto(folder):
         "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}""")
     key = iam.create_access_key(UserName="reader")["AccessKey"]
     s3.create_bucket(Bucket="bucket")
-    file = object_of(folder)
+    file = make_object(folder)
     s3.put_object(Bucket="bucket", Key=KEY, Body=file.read_bytes())
     s3 = boto3.client("s3", **dict(plain, aws_access_key_id=key["AccessKeyId"],
                                    aws_secret_access_key=key["SecretAccessKey"]))
     for path in PAGES:
         s3.put_object(Bucket="bucket", Key=path, Body=b"x")
-    yield dict(AWS_ENDPOINT_URL=endpoint, AWS_ACCESS_KEY_ID=key["AccessKeyId"],
-               AWS_SECRET_ACCESS_KEY=key["SecretAccessKey"], SATURATE_S3_ROLE=role["Arn"],
-               AWS_ENDPOINT_URL_STS=sts_of(sts_backends[DEFAULT_ACCOUNT_ID]["aws"]), SATURATE_S3_FILE=str(file))
-    server.stop()
+    try:
+        yield dict(AWS_ENDPOINT_URL=endpoint, AWS_ACCESS_KEY_ID=key["AccessKeyId"],
+                   AWS_SECRET_ACCESS_KEY=key["SecretAccessKey"], SATURATE_S3_ROLE=role["Arn"],
+                   AWS_ENDPOINT_URL_STS=sts_of(sts_backends[DEFAULT_ACCOUNT_ID]["aws"]), SATURATE_S3_FILE=str(file))
+    finally:
+        server.stop()
 
 
 @contextlib.contextmanager
@@ -102,26 +104,27 @@ def rclone(folder):
     program = shutil.which("rclone", path=os.path.dirname(sys.executable)) or shutil.which("rclone")
     if program is None:
         raise ImportError("there is no rclone")
-    file, bucket = object_of(folder), pathlib.Path(folder, "remote", "bucket")
+    file, bucket = make_object(folder), pathlib.Path(folder, "remote", "bucket")
     for path in PAGES:
         place = bucket / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(b"x")
     (bucket / KEY).parent.mkdir()
     shutil.copy(file, bucket / KEY)
-    # It says on which port it listens.
-    server = subprocess.Popen([program, "serve", "s3", "--config", "", "--addr", "127.0.0.1:0", "--auth-key", "key,secret",
-                               str(bucket.parent)], stderr=subprocess.PIPE, text=True)
-    for line in server.stderr:
-        if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-            break
-    else:
-        sys.exit(f"s3_server: error: rclone does not start, exit code {server.wait()}")
-    threading.Thread(target=server.stderr.read, daemon=True).start()
-    yield dict(AWS_ENDPOINT_URL=found[0], AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret",
-               SATURATE_S3_FILE=str(file))
-    server.terminate()
-    server.wait()
+    server = subprocess.Popen([program, "serve", "s3", "--config", "", "--addr", "127.0.0.1:0", "--auth-key",
+                               "key,secret", str(bucket.parent)], stderr=subprocess.PIPE, text=True)
+    try:
+        for line in server.stderr:  # one of which says on which port it listens
+            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+                break
+        else:
+            sys.exit(f"s3_server: error: rclone does not start, exit code {server.wait()}")
+        threading.Thread(target=server.stderr.read, daemon=True).start()
+        yield dict(AWS_ENDPOINT_URL=found[0], AWS_ACCESS_KEY_ID="key", AWS_SECRET_ACCESS_KEY="secret",
+                   SATURATE_S3_FILE=str(file))
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def main():
