@@ -204,6 +204,11 @@ INSTANTIATE_TEST_SUITE_P(
                  [](const HttpAsk&, HttpAnswer& a) {
                    a.headers["Content-Range"] = StoreServer::content_range(0, 999, kReadSize);
                  }},
+        BadReply{"other_range_with_200",
+                 [](const HttpAsk&, HttpAnswer& a) {
+                   a.status = 200;
+                   a.headers["Content-Range"] = StoreServer::content_range(0, 999, kReadSize);
+                 }},
         BadReply{"huge_numbers",
                  [](const HttpAsk&, HttpAnswer& a) {
                    a.headers["Content-Range"] = "bytes 0-18446744073709551615/18446744073709551616";

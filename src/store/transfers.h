@@ -48,7 +48,7 @@ struct HttpReply {
   }
   // Whether it has a range of an object. Some stores, such as `rclone serve s3`, answer 200 then.
   bool is_range() const {
-    return status == 206 || (status == 200 && headers.contains("content-range"));
+    return status == 206 || (status == 200 && !header("content-range").empty());
   }
 };
 
