@@ -32,8 +32,9 @@ help: ## this list
 demo: command ## set up, build the command, and train a small network on synthetic shapes
 	@$(BUILD)/saturate train recipes/demo.toml
 
-test: build ## set up, build, and run the tests, but for those whose names match SKIP_TESTS
-	@ctest --preset $(PRESET) -j $(TEST_JOBS) $(if $(SKIP_TESTS),-E '$(SKIP_TESTS)')
+test: build ## set up, build, and run the tests: those whose names match ONLY_TESTS and not SKIP_TESTS
+	@ctest --preset $(PRESET) -j $(TEST_JOBS) $(if $(SKIP_TESTS),-E '$(SKIP_TESTS)') \
+	  $(if $(ONLY_TESTS),-R '$(ONLY_TESTS)' --no-tests=ignore)
 
 torch-other-test: command ## on LibTorch 2.11: the tests that depend on it most, and the losses of the default's command
 	@$(MAKE) --no-print-directory build PRESET=torch-other TARGETS="saturate_command saturate_tests"

@@ -14,7 +14,7 @@ namespace {
 // `make kills` sets more.
 int wanted_kills() {
   const char* given = std::getenv("SATURATE_KILLS");
-  return given ? std::stoi(given) : 20;
+  return given ? std::stoi(given) : 8;
 }
 
 class KilledRun : public ::testing::Test {

@@ -51,6 +51,8 @@ class ChangedSources(unittest.TestCase):
         "src/b/ring2.h": '#include "b/ring.h"\n',
         "src/b/round.cpp": '#include "ring.h"\n',
         "src/b/alone.cpp": "#include <vector>\n",
+        "include/saturate/public.h": "",
+        "src/c/public.cpp": '#include "saturate/public.h"\n',
     }
 
     def setUp(self):
@@ -73,8 +75,8 @@ class ChangedSources(unittest.TestCase):
     def git(self, *arguments):
         return subprocess.run(["git", *arguments], cwd=self.root, capture_output=True, text=True, check=True).stdout
 
-    def changed(self):
-        command = [sys.executable, self.root / "tools/changed_sources.py", ".ci/tidied"]
+    def changed(self, *options):
+        command = [sys.executable, self.root / "tools/changed_sources.py", ".ci/tidied", *options]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
     def test_nothing_changed(self):
@@ -94,7 +96,16 @@ class ChangedSources(unittest.TestCase):
 
     def test_without_the_commit_all_are_printed(self):
         self.write(".ci/tidied", "0" * 40)
-        self.assertEqual(len(self.changed()), 4)
+        self.assertEqual(len(self.changed()), 5)
+        self.assertEqual(self.changed("--modules"), ["a", "b", "c"])
+
+    def test_modules_are_those_of_the_files_themselves(self):
+        self.assertEqual(self.changed("--modules"), [])
+        self.write("src/a/deep.h", "int changed;\n")
+        self.write("tests/a_test.cpp", "")
+        self.assertEqual(self.changed("--modules"), ["a"])
+        self.write("include/saturate/public.h", "int changed;\n")
+        self.assertEqual(self.changed("--modules"), ["a", "c"])
 
 
 class CommentWords(unittest.TestCase):

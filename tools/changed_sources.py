@@ -3,9 +3,12 @@
 headers.
 
     tools/changed_sources.py .ci/tidied|.ci/fuzzed
+    tools/changed_sources.py .ci/sanitized --modules
 
-The files name the last commits that passed clang-tidy, or 60 s of each fuzzer, over everything. If git does not have
-the commit, as in a shallow clone, every source is printed.
+The files name the last commits that passed clang-tidy, 60 s of each fuzzer, or the tests under sanitizers, over
+everything. If git does not have the commit, as in a shallow clone, every source is printed.
+
+--modules: prints instead the folders of src/ in which a file differs, or includes a public header that does.
 """
 
 import collections
@@ -45,6 +48,14 @@ def with_includers(stale, includes):
     return found
 
 
+def modules_of(stale, includes):
+    """The folders of src/ with a stale file, or with one that includes a stale public header itself."""
+    public = {path for path in stale if path.is_relative_to(ROOT / "include")}
+    stale = stale | {path for path, included in includes.items() if included & public}
+    folders = (path.relative_to(ROOT).parts for path in stale)
+    return {parts[1] for parts in folders if parts[0] == "src" and len(parts) > 2}
+
+
 def main():
     tracked = [ROOT / name for name in git("ls-files", "-co", "--exclude-standard", "*.cpp", "*.h", "*.cuh")]
     tracked = [path for path in tracked if path.is_file()]
@@ -56,6 +67,9 @@ def main():
             ROOT / name for name in git("ls-files", "-o", "--exclude-standard"))
     includes = {path: {resolved(name, path) for name in INCLUDE.findall(path.read_text(errors="replace"))}
                 for path in tracked}
+    if "--modules" in sys.argv:
+        print(*sorted(modules_of(stale, includes)), sep="\n")
+        return
     for path in sorted(with_includers(stale, includes)):
         if path.suffix == ".cpp" and path.is_file():
             print(path.relative_to(ROOT))
