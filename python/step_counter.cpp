@@ -101,11 +101,11 @@ struct StepCounter {
     return batch;
   }
 
+  // Null without an exception at the end of `batches_of`, an iterator.
   nb::object next_batch(PyObject* batches_of) {
-    if (!PyIter_Check(batches_of)) throw nb::type_error("it is no iterator");
     nb::object batch = waited(PyIter_Next, batches_of);
     if (!batch.is_valid()) {
-      if (PyErr_Occurred() == nullptr) PyErr_SetNone(PyExc_StopIteration);
+      if (PyErr_Occurred() != nullptr) throw nb::python_error();
       return batch;
     }
     if (!is_open) return batch;
@@ -147,6 +147,58 @@ struct StepCounter {
   bool is_open = true, has_stepped = false, is_manual = false, counts_others = true;
 };
 
+// See _core.pyi.
+struct BatchIterator {
+  explicit BatchIterator(nb::object counting) : counter(std::move(counting)) {
+    nb::cast<StepCounter&>(counter);  // throws
+  }
+  BatchIterator(const BatchIterator&) = delete;
+  ~BatchIterator() {
+    if (!is_begun) return;
+    const nb::error_scope kept_error;  // where one leaves the loop
+    for (const auto call : {&BatchIterator::end_batch, &BatchIterator::end}) {
+      try {
+        (this->*call)();
+      } catch (nb::python_error& error) {
+        error.discard_as_unraisable("the end of a loop over saturate.watch()");
+      }
+    }
+  }
+
+  StepCounter& counts() const { return *nb::inst_ptr<StepCounter>(counter); }
+
+  // Null without an exception at the end.
+  nb::object next() {
+    if (!counter.is_valid()) return {};
+    try {
+      if (!is_begun) batches = counter.attr("_begin_pass")();
+      is_begun = true;
+      end_batch();
+      nb::object batch = counts().next_batch(batches.ptr());
+      has_batch = batch.is_valid();
+      if (!has_batch) end();
+      return batch;
+    } catch (nb::python_error&) {
+      if (is_begun) end();
+      throw;
+    }
+  }
+
+  void end_batch() {
+    if (std::exchange(has_batch, false)) counts().end_batch();
+  }
+
+  void end() {
+    is_begun = false;
+    batches.reset();
+    const nb::object ended = std::move(counter);
+    ended.attr("_end_pass")();
+  }
+
+  nb::object counter, batches;  // null after the end
+  bool is_begun = false, has_batch = false;
+};
+
 // `body` as a function of Python's API. Those of nanobind take 4 us more, since a training step
 // evicts the code and tables of their calls from the caches.
 template <typename Object, typename Body>
@@ -185,13 +237,6 @@ PyObject* step(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyO
   });
 }
 
-PyObject* end_batch(PyObject* self, PyObject*) {
-  return guarded<StepCounter>(self, [](StepCounter& counter) -> nb::object {
-    counter.end_batch();
-    return nb::none();
-  });
-}
-
 PyObject* optimizer_stepped(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
   if (count < 1) return wrong_count("_optimizer_stepped");
   return guarded<StepCounter>(self, [&](StepCounter& counter) -> nb::object {
@@ -200,9 +245,26 @@ PyObject* optimizer_stepped(PyObject* self, PyObject* const* arguments, Py_ssize
   });
 }
 
-PyObject* next_batch(PyObject* self, PyObject* batches) {
-  return guarded<StepCounter>(self,
-                              [&](StepCounter& counter) { return counter.next_batch(batches); });
+PyObject* next_batch(PyObject* self) {
+  return guarded<BatchIterator>(self, [](BatchIterator& iterator) { return iterator.next(); });
+}
+
+// What the garbage collector must see: a loader may keep an iterator over the watch of itself.
+int visit_iterator(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const BatchIterator& iterator = *nb::inst_ptr<BatchIterator>(self);
+  Py_VISIT(iterator.counter.ptr());
+  Py_VISIT(iterator.batches.ptr());
+  return 0;
+}
+
+int clear_iterator(PyObject* self) {
+  if (!nb::inst_ready(self)) return 0;
+  BatchIterator& iterator = *nb::inst_ptr<BatchIterator>(self);
+  iterator.is_begun = false;  // its watch is going too
+  const nb::object counter = std::move(iterator.counter), batches = std::move(iterator.batches);
+  return 0;
 }
 
 PyObject* other_batch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
@@ -233,14 +295,19 @@ PyObject* call_hook(PyObject* self, PyObject* arguments, PyObject* names) {
 void register_step_counter(nb::module_& module) {
   static PyMethodDef methods[] = {
       method("step", step, METH_FASTCALL | METH_KEYWORDS, kStepText),
-      method("_end_batch", end_batch, METH_NOARGS),
       method("_optimizer_stepped", optimizer_stepped, METH_FASTCALL),
-      method("_next_batch", next_batch, METH_O),
       method("_other_batch", other_batch, METH_FASTCALL),
       {},
   };
   static PyType_Slot slots[] = {{Py_tp_methods, methods}, {}};
   static PyType_Slot hook_slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_hook)}, {}};
+  static PyType_Slot iterator_slots[] = {{Py_tp_iter, reinterpret_cast<void*>(PyObject_SelfIter)},
+                                         {Py_tp_iternext, reinterpret_cast<void*>(next_batch)},
+                                         {Py_tp_traverse, reinterpret_cast<void*>(visit_iterator)},
+                                         {Py_tp_clear, reinterpret_cast<void*>(clear_iterator)},
+                                         {}};
+  nb::class_<BatchIterator>(module, "BatchIterator", nb::type_slots(iterator_slots))
+      .def(nb::init<nb::object>(), nb::arg("counter"));
   nb::class_<Hook>(module, "Hook", nb::type_slots(hook_slots))
       .def(nb::init<>())
       .def_rw("function", &Hook::function, nb::arg().none());

@@ -65,28 +65,34 @@ class StepCounter:
     def __init__(self, clock: PhaseClock) -> None: ...
     steps: int
     samples: int
-    _batches: int          # of the present epoch, by _end_batch()
+    _batches: int          # of the present epoch, by a BatchIterator
     _due_step: int
     _due_ns: int
     _optimizer: Any        # the last one that made a step
     _has_stepped: bool     # an optimizer, since the last step
     _is_manual: bool       # step() was called by the program: neither batches nor optimizers count
     _is_open: bool         # until a Watch is closed
-    _source: Any           # the dataset of the latest batch of _other_batch() since _next_batch()
+    _source: Any           # the dataset of the latest batch of _other_batch(), since a BatchIterator's
     _source_before: Any    # before that
     _counts_others: bool   # their samples
     _is_grad_enabled: Optional[Callable[[], bool]]
     def step(self, *, loss: Any = None) -> None:
         """A step has ended. Calls self._end_manual_step(now, loss) if one is due."""
-    def _next_batch(self, batches: Iterator[Any], /) -> Any:
-        """next(batches). Calls self._look_closer() if the step so far was long."""
-    def _end_batch(self) -> None:
-        """The loop is done with that batch. Ends a step if an optimizer has made one, or none ever has; calls
-        self._end_step(now) if one is due."""
     def _other_batch(self, next: Callable[[Any], Any], iteration: Any, /) -> Any:
         """next(iteration), of a loader of torch or saturate. Calls self._look_at_other(has_gradients, is_usual) if it is
-        evaluation, of a dataset that did not come last, also before _next_batch(), or the step so far was long."""
+        evaluation, of a dataset that did not come last, also before a BatchIterator's, or the step so far was long."""
     def _optimizer_stepped(self, optimizer: Any, *_: Any) -> None: ...
+
+class BatchIterator:
+    """One pass through counter._begin_pass(), an iterator; then, or when the loop ends, it calls counter._end_pass().
+
+    While it waits for a batch, the clock's phase is wait, and calls counter._look_closer() if the step so far was long.
+    When the loop is done with a batch, a step ends if an optimizer has made one, or none ever has; calls
+    counter._end_step(now) if one is due."""
+
+    def __init__(self, counter: StepCounter) -> None: ...
+    def __iter__(self) -> BatchIterator: ...
+    def __next__(self) -> Any: ...
 
 class Loader:
     def __init__(self, source: str, own: Optional[Callable[[int], Any]], own_size: int, own_target: str, classes: List[str],

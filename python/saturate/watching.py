@@ -7,7 +7,7 @@ import math
 import os
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
-from ._core import Error, PhaseClock, StepCounter
+from ._core import BatchIterator, Error, PhaseClock, StepCounter
 from .phases import NAMES, Hooks, shares
 from .records import Outputs, Reading, device_phases, finite, open_outputs, record_of, worker_times
 from .sampling import SEARCH_STEPS, Sampling
@@ -95,27 +95,20 @@ class Watch(StepCounter):
 
     def __iter__(self) -> Iterator[Any]:
         """One pass through the loader."""
+        return BatchIterator(self)
+
+    def _begin_pass(self) -> Iterator[Any]:
         if self.loader is None:
             raise Error("there is nothing to iterate over (saturate.watch). Give it the loader")
         self._begun_epochs += 1
         self._batches = 0
         self._counts_others = False
+        batches = iter(self.loader)
         self._loops += 1
-        # Not looked up for each batch: __getattr__ would make that take 2 us.
-        next_batch, end_batch = self._next_batch, self._end_batch
-        try:
-            batches = iter(self.loader)
-            while True:
-                try:
-                    batch = [next_batch(batches)]
-                except StopIteration:
-                    return
-                try:
-                    yield batch.pop()  # so that the loop alone has it
-                finally:  # also if the loop ends here
-                    end_batch()
-        finally:
-            self._loops -= 1
+        return batches
+
+    def _end_pass(self) -> None:
+        self._loops -= 1
 
     def __bool__(self) -> bool:
         return True  # also without a loader

@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 import saturate
-from saturate._core import Hook, StepCounter
+from saturate._core import BatchIterator, Hook, StepCounter
 
 SYNTH = "synth:size=24,count=60"
 
@@ -108,11 +108,58 @@ def test_what_follows_close_does_not_count(tmp_path):
 def test_step_without_init_is_an_error():
     with pytest.raises(RuntimeError, match="__init__"):
         saturate.Watch.__new__(saturate.Watch).step()
-    for call in (StepCounter.__new__(StepCounter)._end_batch, Hook.__new__(Hook)):
+    for call in (StepCounter.__new__(StepCounter).step, Hook.__new__(Hook), BatchIterator.__new__(BatchIterator).__next__):
         with pytest.raises(RuntimeError, match="__init__"):
             call()
-    with saturate.watch() as watch, pytest.raises(RuntimeError, match="iterator"):
-        watch._next_batch([3])
+
+
+def test_an_iterator_of_something_else_is_an_error():
+    with pytest.raises(RuntimeError):
+        BatchIterator(3)
+
+
+def test_a_loop_that_ends_early_ends_its_step_and_pass():
+    with saturate.watch([["a"] * 4] * 9) as watch:
+        for _ in watch:
+            break
+        assert (watch.steps, watch.samples, watch._loops) == (1, 4, 0)
+        with pytest.raises(KeyError, match="mine"):
+            for _ in watch:
+                raise KeyError("mine")
+        assert (watch.steps, watch.samples, watch._loops) == (2, 8, 0)
+        batches = iter(watch)
+        assert iter(batches) is batches and watch._loops == 0
+        assert len(list(batches)) == 9 and list(batches) == [] and watch._loops == 0
+        assert watch.steps == 11
+
+
+def test_an_error_of_the_loader_ends_the_pass():
+    def failing():
+        yield ["a"]
+        raise OSError("gone")
+
+    class Loader:
+        def __iter__(self):
+            return failing()
+
+    with saturate.watch(Loader()) as watch:
+        batches = iter(watch)
+        next(batches)
+        with pytest.raises(OSError, match="gone"):
+            next(batches)
+        assert list(batches) == [] and watch._loops == 0 and watch.steps == 1
+    with saturate.watch(3) as watch, pytest.raises(TypeError, match="not iterable"):
+        next(iter(watch))
+
+
+def test_a_loader_that_keeps_its_iterator_is_collected():
+    with saturate.watch(Batches([["a"]] * 3)) as watch:
+        watch.loader.kept = iter(watch)
+        next(watch.loader.kept)
+        found = weakref.ref(watch.loader)
+    del watch
+    gc.collect()
+    assert found() is None
 
 
 def test_a_program_that_ends_few_steps_counts_only_those():

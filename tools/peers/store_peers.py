@@ -12,7 +12,9 @@ tc limits (tbf, both ways). A case is NAME=MBIT/S:MS; every reply begins MS afte
 so that no kernel module is needed; opening a connection has no delay. Rows are
 
 - images per second from the first batch to the end of the epoch, or for --seconds, with bytes for each image and
-  requests as the server counted them; `of_bound` of saturate's is the share of min(link, its rate from local files)
+  requests as the server counted them; `of_bound` of saturate's is the share of min(link, its rate from local files),
+  and `of_local_cpu` the CPU time of its process for an image from local files over that from the store, which is the
+  share that it would reach if CPU time bounded both and the server were elsewhere
 - seconds to the first batch, from before the loader is made, after all imports; also with --many shards
 - the link's bytes per second, by curl, and saturate's rate from local files (in the page cache), before each case
 
@@ -185,14 +187,19 @@ class Bench:
 
 
 def shares(bench, peer, case, rates):
-    """In each round the rate over min(link, rate from local files), which was measured right before it."""
+    """In each round the rate over min(link, rate from local files), which was measured right before it; CPU time too."""
     cases = list(bench.arguments.cases)
-    local = [each["rate"] for each in bench.found.get((peer, "local", "few"), [])][cases.index(case)::len(cases)]
+    before = bench.found.get((peer, "local", "few"), [])[cases.index(case)::len(cases)]
+    local = [each["rate"] for each in before]
     links = [link / bench.bytes[FORMATS[peer]] for link in bench.found[("link", case, "")]]
     if len(local) != len(rates) or len(links) != len(rates) or None in local:
         return {}
     bounds = [min(pair) for pair in zip(links, local)]
+    here, there = ([each["cpu_s"] / (each["images"] - each["first_images"]) for each in found]
+                   for found in (before, bench.found[(peer, case, "few")]))
     return {"bound_images_per_s": statistics.median(bounds),
+            "cpu_ms_per_image": 1e3 * statistics.median(there), "local_cpu_ms_per_image": 1e3 * statistics.median(here),
+            "of_local_cpu": statistics.median(a / b for a, b in zip(here, there)),
             "of_bound": statistics.median(rate / bound for rate, bound in zip(rates, bounds))}
 
 

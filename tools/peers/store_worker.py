@@ -2,9 +2,9 @@
 
     tools/peers/store_worker.py JSON      JSON: the fields of Spec
 
-Writes {"images", "seconds", "first_s", "first_images", "whole", "type"} as JSON into the file `result`. `first_s`
-counts from before the loader is made, after all imports, to its first batch; `whole` says whether the epoch ended
-before the time did.
+Writes {"images", "seconds", "first_s", "first_images", "cpu_s", "whole", "type"} as JSON into the file `result`.
+`first_s` counts from before the loader is made, after all imports, to its first batch; `cpu_s` is the time of this
+process's threads on the CPU from then on; `whole` says whether the epoch ended before the time did.
 """
 
 import dataclasses
@@ -216,14 +216,14 @@ def measure(make, spec):
         images += len(pixels)
         passed = time.monotonic() - start
         if first is None:
-            first, first_images = passed, images
+            first, first_images, cpu = passed, images, time.process_time()
         if spec.first_only or passed - first >= spec.seconds:
             whole = False
             break
     if first is None:
         raise RuntimeError("no batch came")
-    return {"images": images, "seconds": passed, "first_s": first, "first_images": first_images, "whole": whole,
-            "type": str(pixels.dtype).removeprefix("torch.")}
+    return {"images": images, "seconds": passed, "first_s": first, "first_images": first_images,
+            "cpu_s": time.process_time() - cpu, "whole": whole, "type": str(pixels.dtype).removeprefix("torch.")}
 
 
 def main():
