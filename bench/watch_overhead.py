@@ -126,7 +126,6 @@ def watched(width, count, clock):
                     steps[kind] += TURN
                     if not (kind and watch._clock.is_detailed):
                         break
-                states[kind] = hooks()
         exchange(*states[1])
     return spent[0] / steps[0], spent[1] / steps[1]
 

@@ -153,34 +153,48 @@ struct BatchIterator {
     nb::cast<StepCounter&>(counter);  // throws
   }
   BatchIterator(const BatchIterator&) = delete;
-  ~BatchIterator() {
-    if (!is_begun) return;
-    const nb::error_scope kept_error;  // where one leaves the loop
-    for (const auto call : {&BatchIterator::end_batch, &BatchIterator::end}) {
-      try {
-        (this->*call)();
-      } catch (nb::python_error& error) {
-        error.discard_as_unraisable("the end of a loop over saturate.watch()");
-      }
-    }
-  }
+  ~BatchIterator() { finish(); }
 
   StepCounter& counts() const { return *nb::inst_ptr<StepCounter>(counter); }
 
   // Null without an exception at the end.
   nb::object next() {
+    const Running running(is_running);
     if (!counter.is_valid()) return {};
     try {
-      if (!is_begun) batches = counter.attr("_begin_pass")();
-      is_begun = true;
+      if (!batches.is_valid()) batches = counter.attr("_begin_pass")();
       end_batch();
       nb::object batch = counts().next_batch(batches.ptr());
       has_batch = batch.is_valid();
       if (!has_batch) end();
       return batch;
+    } catch (nb::python_error& error) {
+      end();
+      // Otherwise the loop would end as if there were no more batches.
+      if (!error.matches(PyExc_StopIteration)) throw;
+      nb::raise_from(error, PyExc_RuntimeError, "the loader raised StopIteration");
+    }
+  }
+
+  void close() {
+    const Running running(is_running);
+    try {
+      end_batch();
     } catch (nb::python_error&) {
-      if (is_begun) end();
+      end();
       throw;
+    }
+    end();
+  }
+
+  // close() where no error may be raised.
+  void finish() {
+    if (is_running) return;
+    const nb::error_scope kept_error;  // where one leaves the loop
+    try {
+      close();
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("the end of a loop over saturate.watch()");
     }
   }
 
@@ -189,14 +203,23 @@ struct BatchIterator {
   }
 
   void end() {
-    is_begun = false;
-    batches.reset();
-    const nb::object ended = std::move(counter);
-    ended.attr("_end_pass")();
+    const nb::object ended = std::move(counter), rest = std::move(batches);
+    if (rest.is_valid()) ended.attr("_end_pass")();
   }
 
-  nb::object counter, batches;  // null after the end
-  bool is_begun = false, has_batch = false;
+  // For a call; two at a time are an error, as for a generator.
+  struct Running {
+    explicit Running(bool& running) : is_running(running) {
+      if (is_running) throw nb::value_error("the iterator is already executing");
+      is_running = true;
+    }
+    Running(const Running&) = delete;
+    ~Running() { is_running = false; }
+    bool& is_running;
+  };
+
+  nb::object counter, batches;  // null after the end; batches also before the begin
+  bool has_batch = false, is_running = false;
 };
 
 // `body` as a function of Python's API. Those of nanobind take 4 us more, since a training step
@@ -249,7 +272,7 @@ PyObject* next_batch(PyObject* self) {
   return guarded<BatchIterator>(self, [](BatchIterator& iterator) { return iterator.next(); });
 }
 
-// What the garbage collector must see: a loader may keep an iterator over the watch of itself.
+// For the garbage collector: a loader may keep an iterator over the watch of itself.
 int visit_iterator(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
@@ -259,12 +282,8 @@ int visit_iterator(PyObject* self, visitproc visit, void* arg) {
   return 0;
 }
 
-int clear_iterator(PyObject* self) {
-  if (!nb::inst_ready(self)) return 0;
-  BatchIterator& iterator = *nb::inst_ptr<BatchIterator>(self);
-  iterator.is_begun = false;  // its watch is going too
-  const nb::object counter = std::move(iterator.counter), batches = std::move(iterator.batches);
-  return 0;
+void finish_iterator(PyObject* self) {
+  if (nb::inst_ready(self)) nb::inst_ptr<BatchIterator>(self)->finish();
 }
 
 PyObject* other_batch(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
@@ -283,10 +302,11 @@ struct Hook {
   nb::object function = nb::none();
 };
 
-PyObject* call_hook(PyObject* self, PyObject* arguments, PyObject* names) {
+PyObject* call_hook(PyObject* self, PyObject* const* arguments, Py_ssize_t count, PyObject* names) {
   return guarded<Hook>(self, [&](const Hook& hook) -> nb::object {
     const nb::object function = hook.function;
-    return function.is_none() ? function : checked(PyObject_Call(function.ptr(), arguments, names));
+    if (function.is_none()) return function;
+    return checked(PyObject_Vectorcall(function.ptr(), arguments, size_t(count), names));
   });
 }
 
@@ -300,14 +320,17 @@ void register_step_counter(nb::module_& module) {
       {},
   };
   static PyType_Slot slots[] = {{Py_tp_methods, methods}, {}};
-  static PyType_Slot hook_slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_hook)}, {}};
+  static PyMethodDef hook_methods[] = {method("call", call_hook, METH_FASTCALL | METH_KEYWORDS),
+                                       {}};
+  static PyType_Slot hook_slots[] = {{Py_tp_methods, hook_methods}, {}};
   static PyType_Slot iterator_slots[] = {{Py_tp_iter, reinterpret_cast<void*>(PyObject_SelfIter)},
                                          {Py_tp_iternext, reinterpret_cast<void*>(next_batch)},
                                          {Py_tp_traverse, reinterpret_cast<void*>(visit_iterator)},
-                                         {Py_tp_clear, reinterpret_cast<void*>(clear_iterator)},
+                                                                            {Py_tp_finalize, reinterpret_cast<void*>(finish_iterator)},
                                          {}};
   nb::class_<BatchIterator>(module, "BatchIterator", nb::type_slots(iterator_slots))
-      .def(nb::init<nb::object>(), nb::arg("counter"));
+      .def(nb::init<nb::object>(), nb::arg("counter"))
+      .def("close", &BatchIterator::close);
   nb::class_<Hook>(module, "Hook", nb::type_slots(hook_slots))
       .def(nb::init<>())
       .def_rw("function", &Hook::function, nb::arg().none());

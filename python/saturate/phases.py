@@ -81,27 +81,6 @@ class _Exchange(_Switch):
         self._set_function(self.usual)
 
 
-class _OptimizerHook(_Exchange):
-    """A global hook of optimizers. Only settle() adds or removes it: torch may be going through its hooks elsewhere,
-    since a program's own such hook may end a step."""
-
-    def __init__(self, register: Callable[[Hook], Any], usual: Any, measured: Callable[..., Any]) -> None:
-        self._hook, self._register = Hook(), register
-        super().__init__(functools.partial(setattr, self._hook, "function"), usual, measured)
-        self._handles.append(register(self._hook))
-
-    def settle(self) -> None:
-        """Without a function it would take 2 us of a step."""
-        if self._hook.function is not None and not self._handles:
-            self._handles.append(self._register(self._hook))
-        elif self._hook.function is None:
-            _Switch.remove(self)
-
-    def remove(self) -> None:
-        super().remove()
-        _Switch.remove(self)
-
-
 class _ModuleHooks(_Switch):
     """Those of a module."""
 
@@ -127,7 +106,7 @@ class Hooks:
         self._known: Dict[int, Any] = {}       # modules with hooks
         self._depth = 0
         self._switches: List[_Switch] = []     # what is there only in steps that are measured in detail
-        self._optimizers: List[_OptimizerHook] = []  # the last is called after an optimizer's step
+        self._after: Optional[_Exchange] = None    # optimizers' hook
         self._is_traced: Callable[[], bool] = bool  # by torch.compile: what is ours must then do nothing in its graph
         self.workers = WorkerTimes()
         from .iteration import Iteration
@@ -157,8 +136,8 @@ class Hooks:
 
     def ignore_optimizers(self) -> None:
         """In steps that are not measured in detail."""
-        for hook in self._optimizers:
-            hook.usual = None
+        if self._after is not None:
+            self._after.usual = None
 
     def set_detailed(self, is_detailed: bool, is_step: bool = True) -> None:
         """Sets it for the next step, or (not `is_step`) the rest of this one, on the host."""
@@ -188,11 +167,14 @@ class Hooks:
             self._wrap(torch.Tensor, "cuda", COPY)
         self._wrap_backward(torch)
         self._wrap_collectives(torch)
-        self._optimizers = [
-            _OptimizerHook(optimizer.register_optimizer_step_pre_hook, None, lambda *_: self._clock.enter(OPTIMIZER)),
-            _OptimizerHook(optimizer.register_optimizer_step_post_hook, self._counter._optimizer_stepped,
-                           self._after_optimizer)]
-        self._switches += self._optimizers
+        # These stay, since a program's own such hook may end a step.
+        before, after = Hook(), Hook()
+        self._after = _Exchange(functools.partial(setattr, after, "function"), self._counter._optimizer_stepped,
+                                self._after_optimizer)
+        self._switches += self._after, _Exchange(functools.partial(setattr, before, "function"), None,
+                                                 lambda *_: self._clock.enter(OPTIMIZER))
+        self._undo.callback(optimizer.register_optimizer_step_pre_hook(before.call).remove)
+        self._undo.callback(optimizer.register_optimizer_step_post_hook(after.call).remove)
         if model is not None:
             self._add_module(model)
         else:
@@ -244,22 +226,8 @@ class Hooks:
                     hook.remove()
 
         replacement: Any = functools.update_wrapper(_Partial(original), original)
-
-        def set_function(function: Callable[..., Any]) -> None:
-            replacement.__setstate__((function, (), {}, vars(replacement)))
-
-        def settling(function: Callable[..., Any]) -> Callable[..., Any]:
-            """Settles the optimizers' hooks in its first call, which is outside of an optimizer's."""
-            def settled(*arguments: Any, **named: Any) -> Any:
-                if get_ident() == clock.thread:
-                    for hook in self._optimizers:
-                        hook.settle()
-                    set_function(function)
-                return function(*arguments, **named)
-
-            return settled
-
-        self._switches.append(_Exchange(set_function, settling(original), settling(backward)))
+        self._switches.append(_Exchange(
+            lambda function: replacement.__setstate__((function, (), {}, vars(replacement))), original, backward))
         self._undo.enter_context(replaced(torch.autograd, "backward", replacement))
 
     def _wrap_next(self, owner: Any) -> None:

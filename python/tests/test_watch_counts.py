@@ -108,7 +108,8 @@ def test_what_follows_close_does_not_count(tmp_path):
 def test_step_without_init_is_an_error():
     with pytest.raises(RuntimeError, match="__init__"):
         saturate.Watch.__new__(saturate.Watch).step()
-    for call in (StepCounter.__new__(StepCounter).step, Hook.__new__(Hook), BatchIterator.__new__(BatchIterator).__next__):
+    for call in (StepCounter.__new__(StepCounter).step, Hook.__new__(Hook).call,
+                 BatchIterator.__new__(BatchIterator).__next__):
         with pytest.raises(RuntimeError, match="__init__"):
             call()
 
@@ -133,6 +134,39 @@ def test_a_loop_that_ends_early_ends_its_step_and_pass():
         assert watch.steps == 11
 
 
+def test_an_iterator_that_is_closed_or_lost_ends_its_step_and_pass():
+    loader = Batches([["a"]] * 9)
+    with saturate.watch(loader) as watch:
+        batches = iter(watch)
+        batches.close()
+        assert list(batches) == []  # as of a generator that is closed before its first value
+        batches = iter(watch)
+        next(batches)
+        batches.close()
+        assert list(batches) == [] and (watch.steps, watch._loops) == (1, 0)
+        kept = [iter(watch)]
+        next(kept[0])
+        kept.append(kept)  # a cycle
+        del kept, batches
+        gc.collect()
+        assert (watch.steps, watch._loops) == (2, 0)
+
+
+def test_two_calls_at_a_time_are_an_error():
+    class Nested:
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return next(batches)
+
+    with saturate.watch(Nested()) as watch:
+        batches = iter(watch)
+        with pytest.raises(RuntimeError, match="already executing"):
+            next(batches)
+        assert watch._loops == 0
+
+
 def test_an_error_of_the_loader_ends_the_pass():
     def failing():
         yield ["a"]
@@ -148,7 +182,17 @@ def test_an_error_of_the_loader_ends_the_pass():
         with pytest.raises(OSError, match="gone"):
             next(batches)
         assert list(batches) == [] and watch._loops == 0 and watch.steps == 1
-    with saturate.watch(3) as watch, pytest.raises(TypeError, match="not iterable"):
+    with saturate.watch(3) as watch:
+        batches = iter(watch)
+        with pytest.raises(TypeError, match="not iterable"):
+            next(batches)
+        assert list(batches) == [] and watch._begun_epochs == 1
+
+    class Empty:
+        def __iter__(self):
+            return next(iter([]))
+
+    with saturate.watch(Empty()) as watch, pytest.raises(RuntimeError, match="raised StopIteration"):
         next(iter(watch))
 
 
