@@ -326,7 +326,7 @@ void register_step_counter(nb::module_& module) {
   static PyType_Slot iterator_slots[] = {{Py_tp_iter, reinterpret_cast<void*>(PyObject_SelfIter)},
                                          {Py_tp_iternext, reinterpret_cast<void*>(next_batch)},
                                          {Py_tp_traverse, reinterpret_cast<void*>(visit_iterator)},
-                                                                            {Py_tp_finalize, reinterpret_cast<void*>(finish_iterator)},
+                                         {Py_tp_finalize, reinterpret_cast<void*>(finish_iterator)},
                                          {}};
   nb::class_<BatchIterator>(module, "BatchIterator", nb::type_slots(iterator_slots))
       .def(nb::init<nb::object>(), nb::arg("counter"))

@@ -235,8 +235,8 @@ TEST_F(Launch, ASignalEndsWaitsForAStoreThatDoesNotAnswer) {
   const TakenPort store;
   const std::string source =
       fmt::format("data.source=shard:http://127.0.0.1:{}/a.shard", store.number());
-  const pid_t launcher = start_saturate(
-      launch(2, "run", {"--set", source, "--set", "distributed.timeout_s=15"}), log);
+  const pid_t launcher =
+      start_saturate(launch(2, "run", {"--set", source, "--set", "distributed.timeout_s=15"}), log);
   ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(dir / "run/.lock"); })) << said();
   // Rank 0 ends first, and with it what the ranks tell each other failures by.
   ASSERT_GT(signal_rank(launcher, 1, SIGSTOP), 0) << said();
