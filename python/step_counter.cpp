@@ -143,7 +143,7 @@ struct StepCounter {
   nb::object optimizer = nb::none(), is_grad_enabled = nb::none();
   // The datasets of the latest batch of other_batch() since the last next_batch(), and before that.
   nb::object source = nb::none(), source_before = nb::none();
-  int64_t steps = 0, samples = 0, batches = 0, due_step = 0, due_ns = 0;
+  int64_t steps = 0, samples = 0, loops = 0, batches = 0, due_step = 0, due_ns = 0;
   bool is_open = true, has_stepped = false, is_manual = false, counts_others = true;
 };
 
@@ -162,7 +162,7 @@ struct BatchIterator {
     const Running running(is_running);
     if (!counter.is_valid()) return {};
     try {
-      if (!batches.is_valid()) batches = counter.attr("_begin_pass")();
+      if (!batches.is_valid()) begin();
       end_batch();
       nb::object batch = counts().next_batch(batches.ptr());
       has_batch = batch.is_valid();
@@ -198,19 +198,30 @@ struct BatchIterator {
     }
   }
 
+  // Python handles no signal between the two last lines: none leaves a loop that never ends.
+  void begin() {
+    nb::object passed = counter.attr("_begin_pass")();
+    if (!PyIter_Check(passed.ptr())) throw nb::type_error("_begin_pass() returned no iterator");
+    batches = std::move(passed);
+    ++counts().loops;
+  }
+
   void end_batch() {
     if (std::exchange(has_batch, false)) counts().end_batch();
   }
 
   void end() {
     const nb::object ended = std::move(counter), rest = std::move(batches);
-    if (rest.is_valid()) ended.attr("_end_pass")();
+    if (rest.is_valid()) --nb::inst_ptr<StepCounter>(ended)->loops;
   }
 
   // For a call; two at a time are an error, as for a generator.
   struct Running {
     explicit Running(bool& running) : is_running(running) {
-      if (is_running) throw nb::value_error("the iterator is already executing");
+      if (is_running) {
+        PyErr_SetString(PyExc_ValueError, "the iterator is already executing");
+        throw nb::python_error();
+      }
       is_running = true;
     }
     Running(const Running&) = delete;
@@ -338,6 +349,7 @@ void register_step_counter(nb::module_& module) {
       .def(nb::init<nb::object>(), nb::arg("clock"))
       .def_rw("steps", &StepCounter::steps)
       .def_rw("samples", &StepCounter::samples)
+      .def_rw("_loops", &StepCounter::loops)
       .def_rw("_batches", &StepCounter::batches)
       .def_rw("_is_open", &StepCounter::is_open)
       .def_rw("_due_step", &StepCounter::due_step)

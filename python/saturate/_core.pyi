@@ -65,6 +65,7 @@ class StepCounter:
     def __init__(self, clock: PhaseClock) -> None: ...
     steps: int
     samples: int
+    _loops: int            # of BatchIterators, now
     _batches: int          # of the present epoch, by a BatchIterator
     _due_step: int
     _due_ns: int
@@ -84,7 +85,7 @@ class StepCounter:
     def _optimizer_stepped(self, optimizer: Any, *_: Any) -> None: ...
 
 class BatchIterator:
-    """One pass through counter._begin_pass(), an iterator; then, or when the loop ends, it calls counter._end_pass().
+    """One pass through counter._begin_pass(), an iterator.
 
     While it waits for a batch, the clock's phase is wait, and calls counter._look_closer() if the step so far was long.
     When the loop is done with a batch, a step ends if an optimizer has made one, or none ever has; calls

@@ -167,6 +167,7 @@ class Hooks:
             self._wrap(torch.Tensor, "cuda", COPY)
         self._wrap_backward(torch)
         self._wrap_collectives(torch)
+        self._wrap_script(torch)
         # These stay, since a program's own such hook may end a step.
         before, after = Hook(), Hook()
         self._after = _Exchange(functools.partial(setattr, after, "function"), self._counter._optimizer_stepped,
@@ -190,6 +191,21 @@ class Hooks:
             self._wrap(torch.distributed, name, REDUCE)
         if hasattr(DistributedDataParallel, "_sync_buffers"):
             self._wrap(DistributedDataParallel, "_sync_buffers", REDUCE)
+
+    def _wrap_script(self, torch: Any) -> None:
+        """torch.jit.script compiles a module's hooks too, which ours are not made for."""
+        original, of_copies = torch.jit.script, contextlib.nullcontext.__exit__  # see _Hook
+
+        @functools.wraps(original)
+        def script(obj: Any, *arguments: Any, **named: Any) -> Any:
+            with contextlib.ExitStack() as put_back:
+                for module in obj.modules() if isinstance(obj, torch.nn.Module) else ():
+                    for hooks in module._forward_pre_hooks, module._forward_hooks:
+                        for key in [key for key, hook in hooks.items() if isinstance(hook, _Hook) or hook is of_copies]:
+                            put_back.callback(hooks.__setitem__, key, hooks.pop(key))
+                return original(obj, *arguments, **named)
+
+        self._undo.enter_context(replaced(torch.jit, "script", script))
 
     def _wrap_backward(self, torch: Any) -> None:
         original, clock, engine = torch.autograd.backward, self._clock, torch.autograd.Variable._execution_engine

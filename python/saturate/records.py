@@ -55,7 +55,8 @@ class RunFolder:
             self._file = open(metrics, "x", encoding="utf-8")
         except FileExistsError:
             raise Error(f"there is a run already ({metrics}). Name another folder with out=; if you watch two "
-                        "loaders in turn, watch only the training loader: each watch ends the one before") from None
+                        "loaders in turn, watch only the training loader, and make it once, not in each epoch: each "
+                        "watch ends the one before") from None
         with open(os.path.join(self.path, "host.json"), "w", encoding="utf-8") as file:
             json.dump(host(), file, indent=2)
 

@@ -21,7 +21,7 @@ from .patches import endless_schedules, replaced
 from .session import Session, check_names, first_line, is_failure, is_interrupt
 from .turns import Arm, Turns
 
-
+MOST_IDLE = 1000  # batches without a step between them: no loop accumulates the gradients of more
 NOT_COUNTING = ("saturate", "torch", "tqdm")  # modules that may ask for a loader's length, and go on after its end
 
 
@@ -75,6 +75,9 @@ class ScriptLoop:
         self._stepped: Set[int] = set()       # loaders after whose batch an optimizer made a step
         self._last: Any = None                # loader that was asked for a batch
         self._made = self._made_before = 0    # steps of optimizers, and when it was asked
+        self._passed = 0                      # batches of the loop's present pass through its loader
+        self._made_in_pass = 0                # steps of optimizers before its latest batch
+        self._is_stepping = False             # a step was made between these batches
         self._has_told = False                # that another loader is not measured
         self._stack = contextlib.ExitStack()  # of the search
         self._thread = threading.get_ident()
@@ -114,6 +117,12 @@ class ScriptLoop:
         def iterate(loader: Any) -> Any:
             if threading.get_ident() == self._thread and (loader is self.loader or loader is self._again):
                 self.interrupted()
+                if not self.torch.is_grad_enabled():  # an evaluation
+                    return original(loader)
+                if self._passed > 1 and not self._is_stepping:
+                    self._give_up()
+                    return original(loader)
+                self._passed, self._is_stepping = 0, False
                 return _Watched(self, loader, iter(()))
             batches = original(loader)
             return batches if getattr(loader, "_saturate", False) else _Watched(self, loader, batches)
@@ -159,8 +168,13 @@ class ScriptLoop:
         last, has_stepped = self._last, self._made > self._made_before
         self._last, self._made_before = loader, self._made
         if self.loader is not None:
-            return loader is self.loader or loader is self._again or (
-                last is loader and has_stepped and self._goes_on_with(loader))
+            if loader is not self.loader and loader is not self._again:
+                return last is loader and has_stepped and self._goes_on_with(loader)
+            self._is_stepping |= self._passed > 0 and self._made > self._made_in_pass
+            self._passed, self._made_in_pass = self._passed + 1, self._made
+            if self._passed > MOST_IDLE and not self._is_stepping:
+                self._give_up()
+            return not self.refused
         self.seen.look_again()
         count = self._counts.get(id(loader), 0)
         if last is not None and has_stepped:
@@ -186,6 +200,13 @@ class ScriptLoop:
             self.loader = self._batches = None
             self.refuse(failure)
         return self.loader is not None
+
+    def _give_up(self) -> None:
+        close = getattr(self._batches, "close", None)
+        if close is not None:
+            close()
+        self.loader = self._again = self._batches = None
+        self.refuse(Error("it reads the batches of an epoch before it makes steps, as list(loader) does"))
 
     def _goes_on_with(self, loader: Any) -> bool:
         """Whether another loader with whose batches an optimizer makes steps is the loop's: some scripts make one for

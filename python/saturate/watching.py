@@ -28,9 +28,9 @@ class Watch(StepCounter):
             for images, labels in saturate.watch(loader, out="runs/mine"):
                 ...
 
-    counts a step for each optimizer step (before the first one, and without torch, for each batch). Each further
-    watch() with the same arguments continues the first; it ends when another one begins, or the program ends. Any other
-    loop says when a step ends:
+    counts a step for each batch after which an optimizer has stepped (before the first one, and without torch, for each
+    batch). Each further watch() with the same arguments continues the first; it ends when another one begins, or the
+    program ends. Any other loop says when a step ends:
 
         with saturate.watch(out="runs/mine") as w:
             for images, labels in loader:
@@ -76,7 +76,6 @@ class Watch(StepCounter):
         self.loader = loader
         self._arguments = (out, model, tensorboard)
         self._begun_epochs = 0        # of `loader`
-        self._loops = 0               # over it now
         self._is_block = False        # a `with` block's
         self._loss: Any = None
         self._outputs = open_outputs(out, tensorboard)
@@ -103,12 +102,7 @@ class Watch(StepCounter):
         self._begun_epochs += 1
         self._batches = 0
         self._counts_others = False
-        batches = iter(self.loader)
-        self._loops += 1
-        return batches
-
-    def _end_pass(self) -> None:
-        self._loops -= 1
+        return iter(self.loader)
 
     def __bool__(self) -> bool:
         return True  # also without a loader
@@ -176,7 +170,7 @@ class Watch(StepCounter):
         try:
             return self._begun_epochs - 1 + self._batches / max(1, len(self.loader))
         except TypeError:
-            return float(self._begun_epochs - 1)
+            return float(self._begun_epochs - (self._loops > 0))
 
     def _reading(self) -> Reading:
         device = self._clock.device
@@ -258,7 +252,7 @@ def watch(loader: Any = None, *, out: Union[str, os.PathLike[str], None] = None,
           tensorboard: Union[bool, str, os.PathLike[str]] = False) -> Watch:
     """Measures where a training loop's time goes: see saturate.Watch."""
     for one in _active:
-        if one._has_ended() and one._is_for(loader, (out, model, tensorboard)):
+        if not one._is_block and one._is_for(loader, (out, model, tensorboard)):
             return one
     return Watch(loader, out=out, model=model, tensorboard=tensorboard)
 

@@ -1,6 +1,7 @@
 """saturate.watch(): what it counts, and what it must not do to a loop. Needs pytest, and torch for some tests."""
 
 import collections
+import copy
 import gc
 import json
 import subprocess
@@ -162,7 +163,7 @@ def test_two_calls_at_a_time_are_an_error():
 
     with saturate.watch(Nested()) as watch:
         batches = iter(watch)
-        with pytest.raises(RuntimeError, match="already executing"):
+        with pytest.raises(ValueError, match="already executing"):
             next(batches)
         assert watch._loops == 0
 
@@ -281,3 +282,42 @@ def test_an_unfinished_loop_is_silent_when_python_ends():
     code = "import saturate; batches = iter(saturate.watch([['a']] * 9)); next(batches)"
     run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stderr) == (0, "")
+
+
+def test_the_same_call_continues_while_an_iterator_is_alive():
+    loader = Batches([["a"]] * 10)
+    for _ in range(3):
+        batches = iter(saturate.watch(loader))
+        for _ in range(5):
+            next(batches)
+    watch = saturate.watch(loader)
+    assert watch.samples == 15
+    batches.close()
+    watch.close()
+
+
+def test_the_epoch_of_a_loader_without_a_length(tmp_path):
+    class Loader:
+        def __iter__(self):
+            return iter([["a"]] * 3)
+
+    with saturate.watch(Loader(), out=tmp_path) as watch:
+        for _ in range(2):
+            for _ in watch:
+                assert watch._epoch() == watch._begun_epochs - 1
+    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])["epoch"] == 2.0
+
+
+def test_a_module_can_be_scripted_while_its_hooks_are_there():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(4, 2)
+    with saturate.watch() as watch:
+        for _ in range(3):
+            model(torch.zeros(1, 4))
+            watch.step()
+        assert model._forward_hooks
+        before = dict(model._forward_hooks), dict(model._forward_pre_hooks)
+        for module in (model, copy.deepcopy(model)):
+            assert torch.jit.script(module)(torch.zeros(1, 4)).shape == (1, 2)
+        assert (dict(model._forward_hooks), dict(model._forward_pre_hooks)) == before
+    assert not model._forward_hooks and torch.jit.script.__module__.startswith("torch")
