@@ -87,8 +87,8 @@ class StepCounter:
 class BatchIterator:
     """One pass through counter._begin_pass(), an iterator.
 
-    While it waits for a batch, the clock's phase is wait, and calls counter._look_closer() if the step so far was long.
-    When the loop is done with a batch, a step ends if an optimizer has made one, or none ever has; calls
+    While it waits for a batch, the clock's phase is wait. It calls counter._look_closer() if the step so far was long.
+    When the loop is done with a batch, a step ends if an optimizer has made one, or none ever has; it calls
     counter._end_step(now) if one is due."""
 
     def __init__(self, counter: StepCounter) -> None: ...

@@ -107,9 +107,7 @@ class ScriptLoop:
             try:
                 yield
             finally:
-                close = getattr(self._batches, "close", None)
-                if close is not None:
-                    close()
+                self._end_measurement()
                 if self.torch._C._autograd._profiler_enabled():  # the script did not come to its stop(), without which
                     self.torch.autograd._disable_profiler()      # torch crashes when the process exits
 
@@ -119,7 +117,8 @@ class ScriptLoop:
                 self.interrupted()
                 if not self.torch.is_grad_enabled():  # an evaluation
                     return original(loader)
-                if self._passed > 1 and not self._is_stepping:
+                # Not where gradients are accumulated over all of a pass.
+                if not self._is_stepping and 1 < self._passed <= self._made - self._made_in_pass:
                     self._give_up()
                     return original(loader)
                 self._passed, self._is_stepping = 0, False
@@ -201,10 +200,14 @@ class ScriptLoop:
             self.refuse(failure)
         return self.loader is not None
 
-    def _give_up(self) -> None:
+    def _end_measurement(self) -> None:
+        """Undoes its present change."""
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()
+
+    def _give_up(self) -> None:
+        self._end_measurement()
         self.loader = self._again = self._batches = None
         self.refuse(Error("it reads the batches of an epoch before it makes steps, as list(loader) does"))
 

@@ -390,3 +390,10 @@ def test_a_script_that_lists_its_batches_first_goes_on_as_it_is(script):
     script.write_text(SCRIPT.replace("in enumerate(loader)", "in enumerate(list(loader))"))
     done = run("diagnose", "--seconds", "20", script, "30")
     assert "trained 30 40" in done.stdout and "cannot be measured" in done.stderr and "as list(loader)" in done.stderr
+
+
+def test_gradients_may_be_accumulated_over_an_epoch(script, monkeypatch):
+    text = TIMED.replace("optimizer.step()", "if number % 10 == 9:\n                    optimizer.step()")
+    assert text != TIMED
+    found = timed(monkeypatch, script, text, 1000, seconds=1e5, only=["set-to-none"])
+    assert not found.refused and found.rate > 0
