@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <sstream>
 #include <string>
 
 #include "image/baseline_scan.h"
@@ -96,31 +97,88 @@ testing::Coefficients selected(const testing::Coefficients& whole, const ReadMcu
   return part;
 }
 
+// A part of an image of 700 x 300 pixels.
+ReadMcus random_part(const JpegKind& kind, RandomStream& random) {
+  const int mcus = (700 + 8 * kind.across - 1) / (8 * kind.across);
+  const int rows = (300 + 8 * kind.down - 1) / (8 * kind.down);
+  ReadMcus read;
+  read.columns.first = int(random.below(uint32_t(mcus)));
+  read.columns.end =
+      read.columns.first + 1 + int(random.below(uint32_t(mcus - read.columns.first)));
+  read.first_row = int(random.below(uint32_t(rows)));
+  read.end_row = read.first_row + 1 + int(random.below(uint32_t(rows - read.first_row)));
+  return read;
+}
+
+std::string text_of(const JpegKind& kind, const ReadMcus& read) {
+  std::ostringstream text;
+  text << kind.name << " columns " << read.columns.first << " to " << read.columns.end << " rows "
+       << read.first_row << " to " << read.end_row;
+  return text.str();
+}
+
 // Crops that find points, extend them, and begin and end inside and outside the known rows.
 TEST(BaselineScan, ReadsAnyPartWithAnyPointsKnown) {
   for (const JpegKind& kind : {kScanKinds[0], kScanKinds[2], kScanKinds[9]}) {
-    const Image picture = noisy(700, 300, 40);
-    const auto file = encode_as(picture, kind, 90);
+    const auto file = encode_as(noisy(700, 300, 40), kind, 90);
     const auto whole = coefficients_by_libjpeg(file);
     ASSERT_TRUE(whole);
-    const int mcus = (700 + 8 * kind.across - 1) / (8 * kind.across);
-    const int rows = (300 + 8 * kind.down - 1) / (8 * kind.down);
     RandomStream random(9, 0, 0, RandomUse::kSynthetic);
     for (int trial = 0; trial < 20; ++trial) {
       ScanPoints points;
       for (int epoch = 0; epoch < 4; ++epoch) {
-        ReadMcus read{.points = &points};
-        read.columns.first = int(random.below(uint32_t(mcus)));
-        read.columns.end =
-            read.columns.first + 1 + int(random.below(uint32_t(mcus - read.columns.first)));
-        read.first_row = int(random.below(uint32_t(rows)));
-        read.end_row = read.first_row + 1 + int(random.below(uint32_t(rows - read.first_row)));
+        ReadMcus read = random_part(kind, random);
+        read.points = &points;
         ASSERT_EQ(coefficients_by_scan(file, read), selected(*whole, read, kind.across, kind.down))
-            << kind.name << " columns " << read.columns.first << " to " << read.columns.end
-            << " rows " << read.first_row << " to " << read.end_row << " epoch " << epoch;
+            << text_of(kind, read) << " epoch " << epoch;
         EXPECT_GE(points.known_rows(), read.end_row);
       }
     }
+  }
+}
+
+// Restarts in each MCU, at the ends of rows, every few rows, and at none of these.
+TEST(BaselineScan, ReadsAnyPartBetweenAnyRestarts) {
+  for (JpegKind kind : {kScanKinds[0], kScanKinds[2], kScanKinds[5]}) {
+    for (const unsigned every : {1u, 2u, 7u, 16u, 44u, 50u, 88u, 89u, 400u, 5000u}) {
+      kind.restart_mcus = every;
+      const auto file = encode_as(noisy(700, 300, 40), kind, 90);
+      const auto whole = coefficients_by_libjpeg(file);
+      ASSERT_TRUE(whole);
+      RandomStream random(9, every, 0, RandomUse::kSynthetic);
+      for (int trial = 0; trial < 30; ++trial) {
+        const ReadMcus read = random_part(kind, random);
+        ASSERT_EQ(coefficients_by_scan(file, read), selected(*whole, read, kind.across, kind.down))
+            << text_of(kind, read) << " restarts " << every;
+      }
+    }
+  }
+}
+
+// Only what a part needs is read: damage elsewhere is not noticed, that of its own markers is.
+TEST(BaselineScan, ReadsOnlyTheRestartsThatAPartNeeds) {
+  JpegKind kind = kScanKinds[0];
+  kind.restart_mcus = 11;  // 8 in a row
+  const auto file = encode_as(noisy(700, 100, 40), kind, 90);
+  const auto whole = coefficients_by_libjpeg(file);
+  std::vector<size_t> markers;
+  for (size_t i = 0; i + 1 < file.size(); ++i)
+    if (file[i] == std::byte{0xff} && (file[i + 1] & std::byte{0xf8}) == std::byte{0xd0})
+      markers.push_back(i);
+  ASSERT_EQ(markers.size(), 13u * 8 - 1);
+  const ReadMcus read{.columns = {25, 60}, .first_row = 5, .end_row = 7};  // from restart 42 to 54
+  const auto part = selected(*whole, read, 1, 1);
+  ASSERT_EQ(coefficients_by_scan(file, read), part);
+  for (size_t i = 0; i < markers.size(); ++i) {
+    auto damaged = file;
+    std::fill_n(damaged.begin() + ptrdiff_t(markers[i]) + 2, 4, std::byte{0x55});
+    const auto found = coefficients_by_scan(damaged, read);
+    const size_t in_row = (i + 1) % 8, row = (i + 1) / 8;  // of the interval after the marker
+    const bool is_needed = (row == 5 || row == 6) && in_row >= 2 && in_row <= 5;
+    EXPECT_EQ(found == part, !is_needed) << i;
+    damaged = file;
+    damaged[markers[i] + 1] ^= std::byte{1};  // another number
+    EXPECT_EQ(coefficients_by_scan(damaged, read).has_value(), i >= 6 * 8 + 5) << i;
   }
 }
 

@@ -21,6 +21,7 @@ struct JpegKind {
   int restart_rows = 0;
   bool arithmetic = false;
   bool own_tables = false;  // optimised Huffman tables
+  unsigned restart_mcus = 0;
 };
 
 // The kinds that nearly all files are of, and `others`.
@@ -59,7 +60,8 @@ inline std::vector<std::byte> encode_as(const Image& image, const JpegKind& kind
   info.comp_info[0].h_samp_factor = kind.across;
   info.comp_info[0].v_samp_factor = kind.down;
   if (kind.progressive) jpeg_simple_progression(&info);
-  info.restart_in_rows = kind.restart_rows;
+  info.restart_interval = kind.restart_mcus;
+  info.restart_in_rows = kind.restart_rows;  // if not 0, determines the interval
   info.arith_code = kind.arithmetic;
   info.optimize_coding = kind.own_tables;
   jpeg_start_compress(&info, TRUE);

@@ -126,7 +126,15 @@ bool BaselineScan::start(jpeg_decompress_struct& info, Columns columns,
     return restart_ == part_ && mcus_ == part_ * segments->segments_across() &&
            int(info.image_height) == segments->height();
   }
-  if (points && restart_ == 0) {
+  if (restart_ > 0) {
+    intervals_.assign(1, scan_.data());
+    for (Lane& lane : lane_) {
+      lane.bits = {};
+      lane.scan_mcu = 0;
+    }
+    return true;
+  }
+  if (points) {
     const int every = point_mcus(mcu_width);
     if (points->point.empty()) *points = {every, row_count_, divide_up(mcus_, every), {}};
     if (points->every != every || points->rows != row_count_ ||
@@ -174,7 +182,7 @@ bool BaselineScan::open_scan() {
   const uint8_t* const end = scan_.data() + scan_.size();
   unstuff(lane, scan_.data(), end);
   std::fill(std::begin(lane.dc), std::end(lane.dc), 0);
-  return restart_ != 0 || is_marker(lane.source_end, end, JPEG_EOI);
+  return is_marker(lane.source_end, end, JPEG_EOI);
 }
 
 // Their last point must be where the part before it ends: no later part would show that it is
@@ -194,7 +202,7 @@ bool BaselineScan::enter_boundary(Lane& lane) {
   if (segments_) return lane.mcu % part_ != 0 || enter_segment(lane);
   if (restart_ > 0) {
     const int64_t before = int64_t{row_} * mcus_ + lane.mcu;
-    return before == 0 || before % restart_ != 0 || enter_restart(lane);
+    return before % restart_ != 0 || enter_interval(lane, before / restart_);
   }
   if (points_ && row_ >= known_rows_ && lane.mcu % part_ == 0)
     note_point(lane, row_, lane.mcu / part_);
@@ -207,16 +215,6 @@ bool BaselineScan::enter_segment(Lane& lane) {
   unstuff(lane, data.data(), data.data() + data.size());
   std::fill(std::begin(lane.dc), std::end(lane.dc), 0);
   return whole && lane.source_end == data.data() + data.size();
-}
-
-bool BaselineScan::enter_restart(Lane& lane) {
-  const int64_t number = (int64_t{row_} * mcus_ + lane.mcu) / restart_ - 1;
-  const uint8_t* const end = scan_.data() + scan_.size();
-  const uint8_t* const marker = lane.source_end;
-  if (lane.bits.overrun() || !is_marker(marker, end, JPEG_RST0 + int(number % 8))) return false;
-  unstuff(lane, marker + 2, end);
-  std::fill(std::begin(lane.dc), std::end(lane.dc), 0);
-  return true;
 }
 
 // `limit`: the point that the lane must arrive at; none if there are not so many.
@@ -359,7 +357,10 @@ bool BaselineScan::read_parts() {
 bool BaselineScan::read_band(uint8_t* const* const rows[3], bool skip) {
   rows_ = rows;
   clean_ = false;  // until all is transformed, also if this throws
-  clean_ = row_ >= known_rows_ ? read_sequential(skip) : skip || read_parts();
+  const bool in_parts = row_ < known_rows_, in_intervals = restart_ > 0 && !in_parts;
+  clean_ = in_parts       ? skip || read_parts()
+           : in_intervals ? skip || read_intervals()
+                          : read_sequential(skip);
   ++row_;
   return clean_;
 }

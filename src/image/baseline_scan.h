@@ -1,8 +1,8 @@
 // A decoder for baseline JPEGs with all components in one scan, faster than libjpeg: one look-up
 // finds up to two codes with their values, without a branch; coefficients outside the crop are
 // parsed but neither stored nor transformed; and if positions inside the scan are known, the parts
-// that no crop needs are not read, and two parts of a row are decoded alternately. libjpeg handles
-// headers and tables.
+// that no crop needs are not read, and two parts of a row are decoded alternately. Restart markers
+// are such positions. libjpeg handles headers and tables.
 //
 // Anything irregular (damage, a missing end) is left to libjpeg.
 #pragma once
@@ -80,6 +80,7 @@ class BaselineScan {
     BitReader bits;
     uint32_t dc[3] = {};
     int mcu = 0, end = 0;            // of the row: the next one, and the first not to be read
+    int64_t scan_mcu = 0;            // with restarts: the next one of the scan, between rows
     int chunk = 0;                   // first MCU of the chunk
     uint32_t place = 0, stop = 0;    // in places_: the next block, and where to stop
     uint64_t expected = UINT64_MAX;  // bits from the start of `data` to the end of the part
@@ -93,7 +94,10 @@ class BaselineScan {
   bool enter_after_known_rows(Lane& lane);
   bool enter_boundary(Lane& lane);
   bool enter_segment(Lane& lane);
-  bool enter_restart(Lane& lane);
+  const uint8_t* interval(int64_t number);
+  bool enter_interval(Lane& lane, int64_t number);
+  bool seek(Lane& lane, int64_t scan_mcu);
+  bool read_intervals();
   bool enter_point(Lane& lane, size_t index, size_t limit);
   bool arrives_at(const Lane& lane, size_t index) const;
   bool ends_scan(const Lane& lane) const;
@@ -115,6 +119,7 @@ class BaselineScan {
   void read_blocks(Lane& a, Lane& b);
   void read_blocks_plain(Lane& a, Lane* b);
   void read_blocks_bmi2(Lane& a, Lane* b);
+  bool parse(Lane& lane, int mcus);
   bool parse_blocks(Lane& lane, int mcus);
   bool parse_plain(Lane& lane, int mcus);
   bool parse_bmi2(Lane& lane, int mcus);
@@ -132,6 +137,8 @@ class BaselineScan {
   const SegmentedJpeg* segments_ = nullptr;
   ScanPoints* points_ = nullptr;
   int restart_ = 0;               // MCUs between restarts; 0: none
+  std::vector<const uint8_t*> intervals_;  // between restarts: where the data begin, of the first
+  int latest_ = 0;                // with restarts: the lane that has read further
   int part_ = 0;                  // MCUs of a segment, or between points; 0: only from the start
   int mcus_ = 0, row_count_ = 0;  // MCUs of a row; rows of MCUs
   int known_rows_ = 0;            // that can be read in parts

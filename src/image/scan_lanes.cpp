@@ -135,14 +135,17 @@ bool BaselineScan::parse_plain(Lane& lane, int mcus) {
   return parse_blocks(lane, mcus);
 }
 
+bool BaselineScan::parse(Lane& lane, int mcus) {
+  return kHasBmi2 ? parse_bmi2(lane, mcus) : parse_plain(lane, mcus);
+}
+
 // Parses MCUs up to `end`.
 bool BaselineScan::skip_to(Lane& lane, int end) {
   lane.end = end;
   while (lane.mcu < end) {
     if (!enter_boundary(lane)) return false;
     const int stop = next_stop(lane);
-    if (!(kHasBmi2 ? parse_bmi2(lane, stop - lane.mcu) : parse_plain(lane, stop - lane.mcu)))
-      return false;
+    if (!parse(lane, stop - lane.mcu)) return false;
     lane.mcu = stop;
   }
   return true;
