@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "base/mutex.h"
@@ -14,6 +16,7 @@
 #include "data/read_undamaged.h"
 #include "data/scratch_pool.h"
 #include "data/sources.h"
+#include "image/jpeg_markers.h"
 #include "saturate/data/error.h"
 #include "saturate/data/image.h"
 #include "saturate/data/loader.h"
@@ -32,6 +35,7 @@ struct Inspector {
 // One sample's contribution to the report.
 struct Finding {
   ImageInfo info{};
+  bool is_progressive = false;  // a JPEG
   uint64_t bytes = 0;
   int64_t label = -1;  // -1 if the sample could not be read
   std::string name, error;
@@ -39,6 +43,13 @@ struct Finding {
   std::vector<uint64_t> pixels;     // [classes], if masks or labels of voxels were read
   uint64_t ignored = 0;             // pixels or voxels
 };
+
+// Whether the beginning of a file is a progressive JPEG's.
+bool is_progressive(std::span<const std::byte> bytes) {
+  bool found = false;
+  walk_markers(bytes, [&](int marker, size_t, size_t) { found = found || marker == kFrame2; });
+  return found;
+}
 
 void count_pixels(const Dataset& dataset, Inspector& inspector, Finding& out) {
   decode_mask(inspector.sample, out.info.width, out.info.height, dataset.classes().size(),
@@ -134,6 +145,7 @@ void inspect_one(const Dataset& dataset, const IndexedSource* indexed, size_t in
       read_header(*indexed, index, inspector, out);
     else
       read_whole(dataset, index, inspector, out);
+    out.is_progressive = is_progressive(inspector.sample.bytes);
     if (depth == InspectDepth::kPixels)
       decode_sample(inspector.decoder, inspector.sample, inspector.image);
     if (dataset.has_masks()) count_pixels(dataset, inspector, out);
@@ -197,6 +209,7 @@ class Tally {
     report_.bytes += found.bytes;
     if (!report_.fields.empty()) return add_fields(found.fields);
     ++count_of(report_, found.info.format);
+    progressive_ += found.is_progressive;
     ++report_.components[found.info.components];
     ++widths_[found.info.width];
     ++heights_[found.info.height];
@@ -208,6 +221,10 @@ class Tally {
               [](const BrokenSample& a, const BrokenSample& b) { return a.index < b.index; });
     report_.width = spread_of(widths_);
     report_.height = spread_of(heights_);
+    if (progressive_ > 0)
+      report_.note = std::to_string(progressive_) + " of " + std::to_string(report_.jpeg) +
+                     " JPEGs are progressive: data.decode = \"fast\" reads them at a sixth of the "
+                     "usual rate. data pack --out shard:FILE makes them baseline, pixels unchanged";
     for (FieldReport& field : report_.fields)
       if (field.finite > 0)
         field.mean /= double(field.finite);
@@ -243,6 +260,7 @@ class Tally {
   Mutex mutex_;
   DatasetReport report_ GUARDED_BY(mutex_);
   Histogram widths_ GUARDED_BY(mutex_), heights_ GUARDED_BY(mutex_);
+  size_t progressive_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace

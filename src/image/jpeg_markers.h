@@ -7,7 +7,8 @@
 namespace saturate {
 
 constexpr size_t kMarkerBytes = 2;
-constexpr int kFrame0 = 0xc0, kFrame1 = 0xc1, kHuffmanTables = 0xc4, kQuantTables = 0xdb;
+constexpr int kFrame0 = 0xc0, kFrame1 = 0xc1, kFrame2 = 0xc2;  // 2: progressive
+constexpr int kHuffmanTables = 0xc4, kQuantTables = 0xdb;
 constexpr int kRestartInterval = 0xdd, kScan = 0xda, kRestart0 = 0xd0;
 constexpr int kApp0 = 0xe0, kApp1 = 0xe1, kApp14 = 0xee, kComment = 0xfe;
 
