@@ -56,6 +56,7 @@ ENDPOINT = f"http://{SERVER}:{PORT}"
 PROBE = 256 << 20
 START_LIMIT = 300  # seconds; datasets asks for 2,000 objects one after another
 LOCAL = [name for name in PEERS if name.startswith("saturate")]
+USUAL = [name for name in PEERS if name != "saturate_block"]
 PACKAGES = ("torch", "torchvision", "saturate", "litdata", "mosaicml-streaming", "webdataset", "datasets", "boto3",
             "obstore", "s3fs", "fsspec", "aiohttp", "numpy")
 NOTE = ("One machine runs server and loaders. The link is shaped by tc tbf in network namespaces; a delay is the "
@@ -254,7 +255,7 @@ def parse_arguments():
     parser.add_argument("--cases", type=parse_cases, default="fast=10000:0,gigabit=1000:0,slow=100:0,late=10000:20")
     parser.add_argument("--many", type=int, default=1000, help="shards for the time to the first batch")
     parser.add_argument("--many-cases", type=lambda text: text.split(","), default="fast,late")
-    parser.add_argument("--only", type=lambda text: text.split(","), default=",".join(PEERS))
+    parser.add_argument("--only", type=lambda text: text.split(","), default=",".join(USUAL))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=30.0, help="from the first batch, at most")

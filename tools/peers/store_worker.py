@@ -64,12 +64,12 @@ def torch_loader(dataset, threads, **more):
     return torch.utils.data.DataLoader(dataset, BATCH, num_workers=threads, worker_init_fn=one_thread, **more)
 
 
-def saturate_loader(spec, source):
+def saturate_loader(spec, source, **more):
     import saturate
     import torch  # noqa: F401  its import does not count
 
     return lambda: saturate.Loader(source, batch=BATCH, size=SIZE, crop="random_resized", flip=0.5, mean=MEAN, std=STD,
-                                   threads=spec.threads, decode="fast", to="torch")
+                                   threads=spec.threads, decode="fast", to="torch", **more)
 
 
 def shards_of(spec, form):
@@ -78,6 +78,11 @@ def shards_of(spec, form):
 
 def saturate_shard(spec):
     return saturate_loader(spec, f"shard:{shards_of(spec, 'shard')}")
+
+
+def saturate_block(spec):
+    """Not in full random order: from which delay on does that pay?"""
+    return saturate_loader(spec, f"shard:{shards_of(spec, 'shard')}", shuffle="block")
 
 
 def saturate_tar(spec):
@@ -190,12 +195,12 @@ def huggingface_folder(spec):
     return huggingface(spec, "imagefolder", [f"{spec.endpoint}/bucket/folder/{name}" for name in names], "image")
 
 
-PEERS = {peer.__name__: peer for peer in (saturate_shard, saturate_tar, saturate_folder, litdata, litdata_folder,
-                                          mosaic, webdataset, huggingface_tar, huggingface_folder)}
+PEERS = {peer.__name__: peer for peer in (saturate_shard, saturate_block, saturate_tar, saturate_folder, litdata,
+                                          litdata_folder, mosaic, webdataset, huggingface_tar, huggingface_folder)}
 # The format that each reads.
-FORMATS = {"saturate_shard": "shard", "saturate_tar": "tar", "saturate_folder": "folder", "litdata": "litdata",
-           "litdata_folder": "folder", "mosaic": "mds", "webdataset": "tar", "huggingface_tar": "tar",
-           "huggingface_folder": "folder"}
+FORMATS = {"saturate_shard": "shard", "saturate_block": "shard", "saturate_tar": "tar", "saturate_folder": "folder",
+           "litdata": "litdata", "litdata_folder": "folder", "mosaic": "mds", "webdataset": "tar",
+           "huggingface_tar": "tar", "huggingface_folder": "folder"}
 
 
 def images_of(batch):
