@@ -8,17 +8,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <exception>
 #include <iterator>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/printable.h"
 #include "loader_setup.h"
 #include "parts.h"
 #include "python_values.h"
@@ -340,14 +339,9 @@ void register_error(nb::module_& module) {
       error.ptr());  // the module keeps it alive
 }
 
-// (rank, world size, whose variables said so). Where rank 0 listens is of no interest to a loader.
+// (rank, world size, whose variables said so).
 nb::tuple launched_world() {
-  const World world = parse_world([](const char* name) {
-    const char* const value = std::getenv(name);
-    if (value && *value) return value;
-    const std::string_view asked(name);
-    return asked == "MASTER_ADDR" ? "localhost" : asked == "MASTER_PORT" ? "29500" : value;
-  });
+  const World world = world_of_launcher();
   return nb::make_tuple(world.rank, world.size, world.told_by);
 }
 
@@ -359,6 +353,7 @@ NB_MODULE(_core, module) {
   module.attr("__version__") = SATURATE_VERSION;
   register_error(module);
   module.def("launched_world", &launched_world);
+  module.def("without_queries", &without_queries);
   register_gains(module);
   register_phase_clock(module);
   nb::class_<PyLoader>(module, "Loader")

@@ -5,9 +5,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <future>
 #include <source_location>
+#include <string_view>
 #include <utility>
 
 #include "base/cancel.h"
@@ -60,6 +62,15 @@ std::unique_ptr<Dataset> until_signalled(const Open& open) {
 }
 
 }  // namespace
+
+World world_of_launcher() {
+  return parse_world([](const char* name) {
+    const char* const value = std::getenv(name);
+    if (value && *value) return value;
+    const std::string_view asked(name);
+    return asked == "MASTER_ADDR" ? "localhost" : asked == "MASTER_PORT" ? "29500" : value;
+  });
+}
 
 Recipe recipe_of(const Setup& setup) {
   std::vector<std::string> all{"data.source=" + setup.source};
@@ -122,10 +133,26 @@ BufferAllocator allocator_of(const Setup& setup) {
   };
 }
 
+// With the processes of this machine, as the launcher's variables say, which may be of another
+// group.
+Shard shard_of(const Setup& setup, const Recipe& recipe) {
+  Shard shard{setup.rank, setup.world, recipe.distributed.uneven};
+  if (shard.world == 1) return shard;
+  try {
+    const World world = world_of_launcher();
+    if (world.rank != shard.rank || world.size != shard.world) return shard;
+    shard.first_local = world.rank - world.local_rank;
+    shard.local_size = world.local_size;
+  } catch (const Error&) {
+    // Rank and world are given: the variables need not be right.
+  }
+  return shard;
+}
+
 LoaderOptions loader_options(const Recipe& recipe, const Setup& setup, const Dataset& data) {
   LoaderOptions options;
   options.batch = size_t(recipe.train.batch);
-  options.shard = {setup.rank, setup.world, recipe.distributed.uneven};
+  options.shard = shard_of(setup, recipe);
   options.threads = recipe.data.threads;
   options.prefetch = recipe.data.prefetch;
   options.shuffle = recipe.data.shuffle;

@@ -11,6 +11,7 @@
 #include "own_dataset.h"
 #include "saturate/data/loader.h"
 #include "saturate/data/recipe.h"
+#include "saturate/data/world.h"
 
 namespace saturate {
 
@@ -30,6 +31,9 @@ struct Setup {
   bool mixes = true;          // false: the caller mixes the pixels
   nanobind::object allocate;  // None, or a function of a number of bytes: (owner, address)
 };
+
+// As the variables of a launcher say. Where rank 0 listens is of no interest to a loader.
+World world_of_launcher();
 
 // The caller has Python's lock. All fail with kUsage on arguments that do not fit together.
 Recipe recipe_of(const Setup& setup);

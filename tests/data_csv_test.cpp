@@ -152,6 +152,8 @@ TEST(CsvSource, ATableWithoutNamesIsNumbered) {
   write_file(dir / "a.csv", "1,,3\n4,5,6\n");
   EXPECT_EQ(open_dataset(env(), dir / "a.csv")->size(), 2u)
       << "a cell is missing in the first line";
+  write_file(dir / "a.csv", "\"a; b; \"\"c\"\"; d\",y\n4,5\n");
+  EXPECT_EQ(open_dataset(env(), dir / "a.csv")->size(), 1u) << "marks in quotes separate nothing";
   write_file(dir / "a.csv", ",?\n4,5\n");
   EXPECT_EQ(open_dataset(env(), dir / "a.csv")->size(), 1u) << "no number: names";
 }

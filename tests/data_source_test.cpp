@@ -309,15 +309,16 @@ TEST(InspectDataset, NamesProgressiveJpegs) {
   const std::string baseline = testing::to_text(testing::encode_as(picture, {.name = "baseline"}));
   std::string progressive =
       testing::to_text(testing::encode_as(picture, {.name = "progressive", .progressive = true}));
-  EXPECT_EQ(inspect_dataset(testing::MemoryDataset({baseline}), InspectDepth::kHeaders, 1).note, "");
+  EXPECT_EQ(inspect_dataset(testing::MemoryDataset({baseline}), InspectDepth::kHeaders, 1).note,
+            "");
   // Its frame may lie beyond what is read at first, as behind a preview.
   const std::string comment = std::string("\xff\xfe\xff\xff") + std::string(65533, ' ');
   for (int i = 0; i < 2; ++i, progressive.insert(2, comment)) {
     const TempDir dir;
     write_file(dir / "cat/a.jpg", progressive);
     write_file(dir / "cat/b.jpg", baseline);
-    write_file(dir / "cat/c.png", testing::to_text(encode_png(
-                                      picture.pixels.data(), picture.width, picture.height, 3)));
+    write_file(dir / "cat/c.png", testing::to_text(encode_png(picture.pixels.data(), picture.width,
+                                                              picture.height, 3)));
     const auto set = open_dataset(env(), "folder:" + dir.path());
     const auto report = inspect_dataset(*set, InspectDepth::kHeaders, 1);
     EXPECT_EQ(report.note.substr(0, 29), "1 of 2 JPEGs are progressive:") << i;

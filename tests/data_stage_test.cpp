@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include "data/atomic_file.h"
 #include "data/export.h"
 #include "saturate/data/input.h"
 #include "tests/data_testing.h"
@@ -136,13 +137,16 @@ TEST_F(Stage, FilesOfAKilledProcessAreRemovedAndThoseOfALiveOneAreNot) {
   if (dead == 0) _exit(0);
   waitpid(dead, nullptr, 0);
   const std::string prefix = dir / "fast/saturate-stage-";
-  write_file(prefix + std::to_string(dead) + "-0.shard.tmp-" + std::to_string(dead), "half");
-  const std::string alive = prefix + std::to_string(getppid()) + "-0.shard.tmp-1";
+  const std::string ending = host_ending() + ".shard.tmp-", number = std::to_string(dead);
+  write_file(prefix + number + "-0" + ending + number, "half");
+  const std::string alive = prefix + std::to_string(getppid()) + "-0" + ending + "1";
   write_file(alive, "half");
+  const std::string elsewhere = prefix + number + "-0-01234567.shard.tmp-" + number;
+  write_file(elsewhere, "of a process of another machine");
   write_file(dir / "fast/saturate-stage-mine", "not of a process");
   stage(env, uri);
-  EXPECT_EQ(env.list(dir / "fast").size(), 2u);
-  EXPECT_TRUE(env.exists(alive));
+  EXPECT_EQ(env.list(dir / "fast").size(), 3u);
+  EXPECT_TRUE(env.exists(alive) && env.exists(elsewhere));
 }
 
 }  // namespace

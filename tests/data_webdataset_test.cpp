@@ -143,9 +143,10 @@ TEST_F(WebDataset, ANegativeNumberIsNotAClass) {
 
 TEST_F(WebDataset, BadPairsAreErrors) {
   expect_error({{"a.jpg", "1"}, {"a.cls", "1"}, {"b.jpg", "2"}}, "no label", "t.tar:b.jpg");
-  expect_error({{"a.jpg", "1"}, {"b.jpg", "2"}, {"a.cls", "1"}, {"b.cls", "1"}},
-               "not in a class folder",
-               "t.tar:a.jpg");  // a key's files must be consecutive
+  // A key's files must be consecutive: else all images had the class "train".
+  expect_error(
+      {{"train/a.jpg", "1"}, {"train/b.jpg", "2"}, {"train/a.cls", "1"}, {"train/b.cls", "1"}},
+      "not next to it", "t.tar:train/a.jpg");
   expect_error({{"a.jpg", "1"}, {"a.cls", " \n"}}, "empty", "t.tar:a");
   expect_error({{"a.jpg", "1"}, {"a.cls", std::string(2000, 'x')}}, "2000 bytes", "t.tar:a");
   expect_error({{"a.jpg", "1"}, {"a.cls", "4294967296"}}, "too large", "t.tar");

@@ -40,6 +40,23 @@ TEST_F(StoreAhead, IsFetchedInOrderAndReadWithoutAnotherRequest) {
   EXPECT_EQ(order(), offsets);
 }
 
+TEST_F(StoreAhead, ALongRangeIsFetchedInThePartsInWhichItIsRead) {
+  StoreTuning tuning = quick_tuning();
+  tuning.read_bytes = 30'000;
+  tuning.ahead_requests = 1;
+  tuning.merged_bytes = 1;
+  ObjectStore store(env(), {}, tuning);
+  const auto object = store.open(server.url("/a"));
+  store.announce(object, 20'000, 70'000);
+  store.announce(object, 95'000, 30'001);
+  ASSERT_TRUE(asked(5));
+  EXPECT_EQ(read_range(store, object, 20'000, 70'000), text.substr(20'000, 70'000));
+  EXPECT_EQ(order(), (std::vector<uint64_t>{20'000, 50'000, 80'000, 95'000, 125'000}));
+  store.forget(object, 95'000, 30'001);
+  store.announce(object, 150'000, 1'000);
+  ASSERT_TRUE(asked(6)) << "nothing is held";
+}
+
 TEST_F(StoreAhead, AReaderThatWaitsGoesFirst) {
   StoreTuning tuning = quick_tuning();
   tuning.ahead_requests = 1;

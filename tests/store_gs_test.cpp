@@ -92,8 +92,8 @@ TEST_F(StoreGoogle, AnObjectIsWritten) {
   expect_signed();
 }
 
-// Amazon's temporary keys, which would deny access to what is public, and are not for Google.
-TEST_F(StoreGoogle, KeysOfARoleAreNotSent) {
+// Amazon's keys, which would deny access to what is public, and are not for Google.
+TEST_F(StoreGoogle, KeysOfAmazonAreNotSent) {
   bucket.put("public/a", noise_text(10'000));
   const auto expect_unsigned = [&] {
     const size_t before = bucket.server.asks().size();
@@ -109,6 +109,10 @@ TEST_F(StoreGoogle, KeysOfARoleAreNotSent) {
   };
   {
     const ScopedVariable token("AWS_SESSION_TOKEN", "TOKENTOKEN");
+    expect_unsigned();
+  }
+  {
+    const ScopedVariable key("AWS_ACCESS_KEY_ID", "AKIAKEYKEY");
     expect_unsigned();
   }
   const ScopedVariable key("AWS_ACCESS_KEY_ID", nullptr), secret("AWS_SECRET_ACCESS_KEY", nullptr);

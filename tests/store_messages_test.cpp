@@ -48,6 +48,12 @@ TEST_F(StoreMessages, OfRepliesThatAreNotTheObject) {
       {{206, {{"Content-Range", "bytes 0-511/*"}}, body},
        "does not tell the object's size: it answered with \"bytes 0-511/*\"",
        "copy the file to a disk"},
+      {{206, {{"Content-Range", "bytes 0-511/18446744073709551615"}}, body},
+       "with the range \"bytes 0-511/18446744073709551615\"",
+       "Check the server"},
+      {{200, {{"x-goog-stored-content-encoding", "gzip"}}, body},
+       "is stored with Content-Encoding: gzip",
+       "Upload it again"},
       {{206, {{"Content-Range", range}, {"Content-Encoding", "gzip"}}, body},
        "sent compressed bytes (Content-Encoding: gzip), which are not those of the object",
        "Switch compression off"},
@@ -76,6 +82,7 @@ TEST_F(StoreMessages, OfDeniedAccessToABucket) {
   const Case cases[] = {
       {403, "RequestTimeTooSkewed", "", "access is denied", "Set this machine's clock"},
       {403, "AccessDenied", "", "access is denied", "Check AWS_ACCESS_KEY_ID"},
+      {403, "InvalidObjectState", "", "403 InvalidObjectState", "Restore the object"},
       {400, "InvalidToken", "us-east-1", "access is denied", "Check AWS_ACCESS_KEY_ID"},
       {400, "InvalidRequest", "us-east-1", "400 InvalidRequest", "Check the URL"},
       {400, "InvalidRequest", "eu-west-1", "is in region eu-west-1", "AWS_REGION=eu-west-1"}};

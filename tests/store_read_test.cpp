@@ -161,6 +161,10 @@ INSTANTIATE_TEST_SUITE_P(
                  [](const HttpAsk&, HttpAnswer& a) {
                    a = {400, {}, "<Code>SlowDown</Code>"};
                  }},
+        BadReply{"damaged_on_the_way",
+                 [](const HttpAsk&, HttpAnswer& a) {
+                   a = {400, {}, "<Code>BadDigest</Code>"};
+                 }},
         BadReply{"ignored_range", [](const HttpAsk&, HttpAnswer& a) { ignore_range(a); }},
         BadReply{"reset", [](const HttpAsk&, HttpAnswer& a) { a.reset = true; }},
         BadReply{"short_body",

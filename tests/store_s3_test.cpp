@@ -61,7 +61,7 @@ TEST_F(StoreS3, KeysComeFromTheEnvironmentThenFromTheProfile) {
   EXPECT_FALSE(find_credentials(env())) << "the profile holds none";
   testing::write_file(
       credentials_file,
-      "# mine\r\n[default]\r\naws_access_key_id = D\r\naws_secret_access_key = d\r\n"
+      "# mine\r\n[default]\r\nAWS_ACCESS_KEY_ID = D\r\naws_secret_access_key = d\r\n"
       "aws_session_token = t\r\n");
   auto found = find_credentials(env());
   ASSERT_TRUE(found);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from typing import Any, List, Optional
@@ -36,6 +37,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _plain(value: Any) -> Any:
+    """For JSON, which has neither infinity nor NaN."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _write_json(path: Optional[str], value: Any) -> None:
     if path:
         with open(path, "w", encoding="utf-8") as file:
@@ -58,7 +68,7 @@ def _diagnose(arguments: Any) -> None:
 
     found = diagnose_script(arguments.script, arguments.arguments, seconds=arguments.seconds,
                             only=_names(arguments.only), skip=_names(arguments.skip) or (), source=arguments.source)
-    _write_json(arguments.json, found.to_dict())
+    _write_json(arguments.json, _plain(found.to_dict()))
     sys.stdout.flush()
     if found.not_found:
         print(f"saturate: the training loop was not found, and the script ran as it is. Not found: "
@@ -71,7 +81,7 @@ def _tune(arguments: Any) -> None:
     from .tuning import tune
 
     found = tune(arguments.script, arguments.arguments, seconds=arguments.seconds, write=arguments.write)
-    _write_json(arguments.json, found.to_dict())
+    _write_json(arguments.json, _plain(found.to_dict()))
     print(found)
 
 
@@ -88,6 +98,8 @@ def main() -> int:
     try:
         if not os.path.isfile(arguments.script):
             raise Error(f"there is no such script ({arguments.script}). Check the path")
+        if arguments.json is not None:
+            arguments.json = os.path.abspath(arguments.json)  # the script may change the folder
         if arguments.json is not None and not _is_writable(arguments.json):
             raise Error(f"the result cannot be written there ({arguments.json}). Give --json a file that you may write")
         for name in ("seconds", "steps"):

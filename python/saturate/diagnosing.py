@@ -96,8 +96,8 @@ def _wrapped(text: str, indent: str) -> List[str]:
 
 
 def _gain_line(cause: Cause) -> str:
-    low, high = cause.interval
-    return f"{cause.name:<18} {cause.gain:5.2f} times as fast [{low:.2f}, {high:.2f}]"
+    gain = str(Gain(cause.gain, *cause.interval))
+    return f"{cause.name:<18} {'' if cause.gain >= 10 else ' '}{gain}"
 
 
 def _by_reason(skipped: Sequence[Tuple[str, str]]) -> List[Tuple[str, List[str]]]:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 from ._core import Error
 from ._core import Loader as _Core
+from ._core import without_queries
 from .arguments import converter, flag, one_of, text_of, type_name, whole
 from .iteration import Iteration, Place
 from .sources import OwnSource, classes_of, open_source, text_of_source
@@ -53,8 +54,10 @@ class Loader:
             [N, k], or float32 [N, k] if they are floats or bools; or "mask", the class of each pixel, as an array of
             uint8 [height, width], a PIL image of mode L or P, or bytes of a PNG.
         classes: names of the classes of such a dataset; by default its `classes`. Needed for masks.
-        processes: processes that call its __getitem__; 0: the loader's threads do, one at a time holding Python's
-            lock. Use them if that call computes in Python for long; the dataset is then pickled.
+        processes: processes that call its __getitem__, each with a copy of the dataset, which is pickled. Use them if
+            that call computes in Python for long. 0: the loader's threads call it, several at once. A dataset that
+            threads cannot share, such as one that seeks in an open file, or has an sqlite3 or h5py connection, needs
+            processes, or threads=1.
         train: whether to augment randomly and shuffle; otherwise the centre crop, in order.
 
     Batches
@@ -198,7 +201,8 @@ class Loader:
             of_volumes = ("size", "crop", "padding", "flip") if core.has_volumes else ()
             given = [name for name, value in self._of_images.items() if value is not None and name not in of_volumes]
             if core.fields and given:
-                raise Error(f"{given[0]} is for images, and the source has tensors ({text}): leave {given[0]} out"
+                raise Error(f"{given[0]} is for images, and the source has tensors ({without_queries(text or '')}): "
+                            f"leave {given[0]} out"
                             + (", and move the tensors with .to()" if given[0] == "device" else ""))
             feed = None if device is None else devices.DeviceFeed(device, dtype, layout, core.mean, core.std)
         except BaseException:
@@ -280,7 +284,8 @@ class Loader:
         self.load_state_dict(state["position"])
 
     def __repr__(self) -> str:
-        return (f"saturate.Loader({self._arguments['source']!r}, {self.samples} samples, {len(self)} batches"
+        source = without_queries(repr(self._arguments["source"]))
+        return (f"saturate.Loader({source}, {self.samples} samples, {len(self)} batches"
                 + (f", rank {self.rank} of {self.world})" if self.world > 1 else ")"))
 
     @property

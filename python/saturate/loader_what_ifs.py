@@ -124,11 +124,23 @@ def _workers_of(loader: Any, number: int) -> Remedy:
         *remedy.lines, '# or num_workers alone, with the training under if __name__ == "__main__":'))
 
 
+def _is_stream(loader: Any) -> bool:
+    from torch.utils.data import IterableDataset
+
+    return isinstance(loader.dataset, IterableDataset)
+
+
 def _workers(loader: Any) -> List[WhatIf]:
     now, machine = loader.num_workers, cores()
 
     def with_workers(name: str, number: int) -> WhatIf:
-        return WhatIf(name, _workers_of(loader, number), batches=lambda: rebuilt(loader, num_workers=number))
+        what_if = WhatIf(name, _workers_of(loader, number), batches=lambda: rebuilt(loader, num_workers=number))
+        if now == 0 and _is_stream(loader):
+            what_if.alters = True
+            what_if.remedy = Remedy("Load in processes, each of which must yield its own part of the data: "
+                                    "torch.utils.data.get_worker_info() in the dataset's __iter__()",
+                                    what_if.remedy.lines)
+        return what_if
 
     if now == 0:
         return [with_workers("data-loading", number) for number in sorted({machine, 2 * machine})]

@@ -75,6 +75,8 @@ def _changed(text: _Text, call: ast.Call, name: str, value: Any) -> Optional[Cha
 
 def _calls(tree: ast.AST, edit: Edit) -> List[ast.Call]:
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name_of(node) == edit.call]
+    if edit.call == "DataLoader" and not edit.line:  # the loop's is made elsewhere
+        return []
     if edit.line:
         found = [each for each in found if each.lineno <= edit.line <= (each.end_lineno or each.lineno)]
     return found if len(found) == 1 or edit.call != "DataLoader" else []

@@ -11,7 +11,7 @@ import sys
 import warnings
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from ._core import Error, __version__
+from ._core import Error, __version__, without_queries
 from .device_time import DeviceReading
 from .phases import NAMES
 from .telemetry import device_peak_memory, peak_memory
@@ -41,7 +41,7 @@ def host() -> Dict[str, Any]:
     torch = sys.modules.get("torch")
     return {"system": platform.platform(), "cores": len(os.sched_getaffinity(0)), "python": platform.python_version(),
             "saturate": f"{__version__} (saturate.watch)", "torch": getattr(torch, "__version__", "n/a"),
-            "program": " ".join(sys.argv)}
+            "program": without_queries(" ".join(sys.argv))}
 
 
 class RunFolder:

@@ -3,6 +3,7 @@ random numbers, samplers. Tensors, dicts and lists stay the same objects."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import copy
 import functools
@@ -11,7 +12,7 @@ import random
 import signal
 import sys
 import threading
-from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Optional, Set
+from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 from ._core import Error
 
@@ -34,11 +35,17 @@ def _keep_tensor(tensor: Any, torch: Any) -> Restore:
     grad = tensor.grad if tensor.is_leaf else None
     keep_grad = _keep_tensor(grad, torch) if grad is not None else None
     is_dense = str(tensor.layout) == "torch.strided"
+    own: Tuple[slice, ...] = ()  # the part of an expanded tensor that has memory of its own
+    if is_dense and 0 in tensor.stride():
+        own = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
 
     def restore() -> None:
         if is_dense and (tensor.data_ptr() != data.data_ptr() or tensor.stride() != data.stride()):
             tensor.data = data  # a what-if has replaced its memory
-        tensor.data.copy_(copy)
+        if own:
+            tensor.data[own].copy_(copy[own])
+        else:
+            tensor.data.copy_(copy)
         if tensor.is_leaf:
             tensor.grad = grad
         if keep_grad:
@@ -83,6 +90,23 @@ def _keep_entries(value: Dict[Any, Any]) -> Restore:
     return restore
 
 
+def _keep_elements(value: Any) -> Optional[Restore]:
+    """Keeps an array, a set or a deque; None: it is something else."""
+    numpy = sys.modules.get("numpy")
+    if numpy and isinstance(value, numpy.ndarray) and value.flags.writeable:
+        array = value.copy()
+        return lambda: numpy.copyto(value, array)
+    if isinstance(value, (set, collections.deque)):
+        elements = copy.copy(value)
+
+        def restore() -> None:
+            value.clear()
+            (value.update if isinstance(value, set) else value.extend)(elements)
+
+        return restore
+    return None
+
+
 def _keep_generator(value: Any, torch: Any) -> Optional[Restore]:
     """Keeps a generator of random numbers; None: it is something else."""
     if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
@@ -110,7 +134,8 @@ def _generators(torch: Any, objects: List[Any]) -> List[Any]:
 
 
 def _keep(value: Any, seen: Set[int], torch: Any) -> Restore:
-    """Keeps a tensor, a generator, a dict or a list, however nested; other values are taken to be immutable."""
+    """Keeps a tensor, a generator, an array, a dict, a list, a set or a deque, however nested; other values are taken to
+    be immutable."""
     if id(value) in seen:
         return _nothing
     if isinstance(value, torch.Tensor):
@@ -126,6 +151,10 @@ def _keep(value: Any, seen: Set[int], torch: Any) -> Restore:
     if isinstance(value, list):
         seen.add(id(value))
         return _keep_list(value, seen, torch)
+    keep_elements = _keep_elements(value)
+    if keep_elements:
+        seen.add(id(value))
+        return keep_elements
     if isinstance(value, tuple):
         parts = _keep_each(value, seen, torch)
         return functools.partial(_call_each, parts) if parts else _nothing
@@ -182,7 +211,7 @@ class Kept:
         del tracked
         given = [module for each in objects if issubclass(type(each), torch.nn.Module) for module in each.modules()]
         for each in {id(each): each for each in [*found, *given]}.values():
-            if issubclass(type(each), torch.nn.Module):
+            if issubclass(type(each), torch.nn.Module) and hasattr(each, "_parameters"):  # else its __init__ failed
                 self._keep_module(each, seen)
         for each in [*found, *generators]:
             if not issubclass(type(each), torch.nn.Module):
@@ -252,6 +281,13 @@ class Kept:
             self._parts.append(lambda: torch.cuda.set_rng_state_all(devices))
 
     def restore(self) -> None:
+        """All that it can; then raises the first failure."""
+        failure: Optional[Exception] = None
         with self._torch.no_grad(), _uninterrupted():
             for part in self._parts:
-                part()
+                try:
+                    part()
+                except Exception as found:
+                    failure = failure or found
+        if failure:
+            raise failure

@@ -40,7 +40,8 @@ class _Watched:
         return self
 
     def __len__(self) -> int:
-        return len(self._batches)
+        self._loader._saturate_is_counted = True
+        return len(self._loader)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)

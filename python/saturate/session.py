@@ -19,6 +19,7 @@ SHORTEST_S, LONGEST_S = 60, 300  # unless the seconds are given
 FIRST_ROUNDS, MOST_ROUNDS = 3, 12
 FIRST_SHARE = 0.55     # of the time, for a first measurement; then what is worth doing is measured again, then the rest
 HOPELESS = 1.02        # the end of an interval that is not measured further
+LEAST_MADE = 0.5       # of the optimizers' steps for a batch, without which a change has made the loop skip batches
 NEEDED = 1.05          # at most, of what removes a limit altogether, so that a part of it can be worth doing
 TURN_SHARE = 1 / 150   # of the time
 MOST_TURN_S, LEAST_TURN_S = 1.0, 0.1
@@ -72,9 +73,14 @@ class Session:
         self._each_s = 0.0                    # of a first measurement: what the latest took, before it an estimate
 
     def run(self) -> NoPace:
-        with endless_schedules(self.torch):
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        with endless_schedules(self.torch), register_optimizer_step_post_hook(self._after_step):
             yield from self._measure()
         self.is_complete = True
+
+    def _after_step(self, *_: Any) -> None:
+        self.turns.made += 1
 
     def _measure(self) -> NoPace:
         self._begin = self._clock()
@@ -213,7 +219,7 @@ class Session:
 
     def _rounds(self, what_if: WhatIf, rounds: int, seconds: float) -> NoPace:
         """Interleaves the loop and the loop with the change, in alternating order."""
-        begin = self._clock()
+        begin, made = self._clock(), [0.0, 0.0]
         other = self._own
         if what_if.batches is not None:  # unless they are for the input, they are loaded like the loop's own
             other = Arm(what_if.batches, loaded=self._own.loaded if what_if.has_own_limit else 0.0)
@@ -229,11 +235,14 @@ class Session:
                 what_if.before.append(paces[False].samples_per_s)
                 what_if.after.append(paces[True].samples_per_s)
                 what_if.conclude()
+                made = [made[0] + paces[False].made, made[1] + paces[True].made]
                 spent = self._clock() - begin
                 if spent * (number + 2) / (number + 1) > seconds and number + 1 >= FIRST_ROUNDS:
                     break
                 if number + 1 >= FIRST_ROUNDS and what_if.gain and what_if.gain.high < HOPELESS:
                     break
+            if made[1] < LEAST_MADE * made[0]:
+                what_if.fail("the loop makes no step of many of its batches")
         except (Exception, SystemExit) as failure:  # of the step, or of opening the batches
             if self.current is None:
                 raise

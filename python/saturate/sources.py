@@ -36,6 +36,8 @@ def _label(label: Any) -> int:
 def _labels(labels: Any) -> Tuple[bool, bytes]:
     """(whether they are floats, their bytes): int64 if all are integers, else float32."""
     values = labels.tolist() if hasattr(labels, "tolist") else labels
+    if isinstance(values, (list, tuple)):  # perhaps of numpy's scalars
+        values = [one.item() if getattr(one, "shape", None) == () else one for one in values]
     if not isinstance(values, (list, tuple)) or not values or not all(isinstance(one, (int, float)) for one in values):
         raise TypeError(f"its labels are {_kind(labels)} instead of a list or array [k] of numbers")
     is_float = any(isinstance(one, (bool, float)) for one in values)

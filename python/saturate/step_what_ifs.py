@@ -122,8 +122,12 @@ def _fused(seen: Observation) -> List[WhatIf]:
                 stack.callback(_move_counts, each, False)
             yield
 
+    is_sparse = any(getattr(module, "sparse", False) for outer in seen.modules for module in outer.modules()) or any(
+        parameter.grad is not None and parameter.grad.is_sparse
+        for each in targets for group in each.param_groups for parameter in group["params"])
     return [WhatIf("fused-optimizer", remedy, change,
-                   skipped="" if movable else "its parameters are not all floating-point on a CPU or GPU")]
+                   skipped="" if movable and not is_sparse else "it cannot update sparse gradients" if is_sparse
+                   else "its parameters are not all floating-point on a CPU or GPU")]
 
 
 def _foreach(seen: Observation) -> List[WhatIf]:

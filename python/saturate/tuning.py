@@ -48,7 +48,7 @@ class Tuning:
     def __str__(self) -> str:
         lines = [self.diff.rstrip("\n")] if self.diff else ["no change of the script's text pays"]
         if self.gain:
-            lines += ["", f"{self.gain.ratio:.2f} times as fast [{self.gain.low:.2f}, {self.gain.high:.2f}]"]
+            lines += ["", str(self.gain)]
         if self.loss_after is not None and self.loss_before is not None:
             lines.append(f"loss {self.loss_before:.4g} before, {self.loss_after:.4g} after")
         if self.why_not:

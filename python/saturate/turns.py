@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import time
 import warnings
 from collections import UserDict
@@ -39,11 +40,15 @@ class Remedy(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """A ratio of rates, with its 95 % confidence interval."""
+    """A ratio of rates, with its 95 % confidence interval: from 0 to infinity after too few measurements."""
 
     ratio: float
     low: float
     high: float
+
+    def __str__(self) -> str:
+        bounds = f"[{self.low:.2f}, {self.high:.2f}]" if math.isfinite(self.high) else "(too few measurements)"
+        return f"{self.ratio:.2f} times as fast {bounds}"
 
 
 @dataclass
@@ -134,6 +139,7 @@ class Arm:
 class Pace(NamedTuple):
     samples_per_s: float
     steps_per_s: float
+    made: float = 1.0  # steps of optimizers for each batch
 
 
 Steps = Generator[Any, None, Pace]
@@ -145,6 +151,7 @@ class Turns:
     def __init__(self, synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock, self._synchronize = clock, synchronize
         self._is_interrupted, self._in_row = False, 0
+        self.made = 0  # steps of optimizers; counted by the user of this
 
     def interrupted(self) -> None:
         """The loop did something else since its last batch, such as the end of an epoch: that step does not count,
@@ -170,7 +177,7 @@ class Turns:
         """`goes_on`: from the steps that counted, and their seconds."""
         self._synchronize()
         self._is_interrupted = False
-        begin, samples, steps = self.clock(), 0, 0
+        begin, samples, steps, batches, made = self.clock(), 0, 0, 0, self.made
         while goes_on(steps, self.clock() - begin):
             taken = self.clock()
             batch = arm.next()
@@ -178,6 +185,7 @@ class Turns:
             if begin_step:
                 begin_step()
             yield batch
+            batches += 1
             self._in_row = self._in_row + 1 if self._is_interrupted else 0
             if not self._is_interrupted or self._in_row > MOST_IN_ROW:
                 samples, steps = samples + size, steps + 1
@@ -186,7 +194,7 @@ class Turns:
             self._is_interrupted = False
         self._synchronize()
         elapsed = max(self.clock() - begin, 1e-9)
-        return Pace(samples / elapsed, steps / elapsed)
+        return Pace(samples / elapsed, steps / elapsed, (self.made - made) / max(1, batches))
 
     def _settle(self, arm: Arm, begin_step: Optional[Callable[[], None]]) -> Generator[Any, None, None]:
         since = 0.0  # the end of the first step, which may be slower than others

@@ -9,6 +9,7 @@ import os
 import pickle
 import queue
 import signal
+import weakref
 from multiprocessing import reduction
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from typing import Any, Tuple
@@ -26,6 +27,8 @@ class SharedMemory:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._closing = weakref.finalize(self, os.close, descriptor)  # of what is dropped without close()
+        self._closing.atexit = False
         self.bytes = mmap.mmap(descriptor, SHARED_BYTES)
 
     @classmethod
@@ -42,7 +45,7 @@ class SharedMemory:
             self.bytes.close()
         except BufferError:  # a sample is still being copied; the memory goes with it
             pass
-        os.close(self._descriptor)
+        self._closing()
 
 
 def _inherited(descriptor: Any) -> SharedMemory:

@@ -187,6 +187,25 @@ def test_a_larger_batch():
     assert found.causes[0].alters
 
 
+def test_batches_without_a_step_are_no_gain():
+    loop = Loop()
+    step = loop.step
+    loop.step = lambda batch: step(batch) if len(batch[1]) == 8 else None
+    found = loop.diagnose(only=["batch-size"])
+    assert not found.causes and dict(found.skipped)["batch-size"] == "the loop makes no step of many of its batches"
+
+
+def test_sparse_gradients_are_not_updated_by_fused_optimizers():
+    from saturate.observing import Observation
+    from saturate.step_what_ifs import step_what_ifs
+
+    for sparse in (True, False):
+        table = torch.nn.Embedding(4, 2, sparse=sparse)
+        seen = Observation(torch, table, torch.optim.SGD(table.parameters(), lr=0.1))
+        fused, = [each for each in step_what_ifs(seen, False, 60) if each.name == "fused-optimizer"]
+        assert ("sparse" in fused.skipped) == sparse
+
+
 def test_a_failing_what_if_is_skipped_and_a_failing_step_is_raised():
     loop = Loop()
 

@@ -3,7 +3,9 @@
 import copy
 import io
 import json
+import pathlib
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from sample_sets import PNG  # noqa: E402
 from saturate.loader_what_ifs import have_same_data, loader_what_ifs  # noqa: E402
 from saturate.observing import Observation  # noqa: E402
 from saturate.patches import LOADING, Copies, calls_of, without_calls  # noqa: E402
+from saturate.session import NAMES  # noqa: E402
 from saturate.step_what_ifs import step_what_ifs, unscaling  # noqa: E402
 from saturate.turns import ahead_of  # noqa: E402
 from timed_loop import Loop, names  # noqa: E402
@@ -323,3 +326,9 @@ def test_a_script_with_saturates_loader_is_diagnosed(tmp_path):
                           capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert 0 < json.loads(answer.read_text())["rate"] < 500
+
+
+def test_the_documentation_has_every_cause():
+    page = pathlib.Path(__file__).parents[2] / "docs/diagnose_python.md"
+    rows = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| `")]
+    assert sorted({name for row in rows for name in re.findall("`([^`]+)`", row)}) == sorted(NAMES)

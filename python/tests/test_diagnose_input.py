@@ -114,6 +114,14 @@ def test_datasets_without_length_or_with_attributes_of_other_meanings():
     assert "decode-cache" not in by_name(DataLoader(OwnFolder(), batch_size=2))
 
 
+def test_workers_of_a_stream_must_divide_it_themselves():
+    """Without that each sample comes once for each worker, which is no gain that could be applied unseen."""
+    stream = by_name(DataLoader(Stream(), batch_size=4))["data-loading"]
+    assert stream.alters and stream.remedy.edit is None and "get_worker_info" in stream.remedy.text
+    usual = by_name(DataLoader(list(range(8)), batch_size=4))["data-loading"]
+    assert not usual.alters and usual.remedy.edit
+
+
 @pytest.fixture(params=["spawn", "fork"])
 def start_method(request):
     before = multiprocessing.get_start_method(allow_none=True)

@@ -73,6 +73,57 @@ def test_an_object_whose_state_is_its_own():
         assert average.values["mean"].tolist() == [0, 0] and average.values["seen"] == [1]
 
 
+def test_arrays_sets_and_deques_are_restored():
+    numpy = pytest.importorskip("numpy")
+
+    class Sampler:
+        def __init__(self):
+            self.order, self.seen, self.last = numpy.arange(8), {1}, collections.deque([1, 2], maxlen=2)
+
+    sampler = Sampler()
+    kept = Kept(torch, samplers=[sampler])
+    for _ in range(2):
+        order = sampler.order
+        numpy.random.shuffle(sampler.order)
+        sampler.seen.add(2)
+        sampler.last.append(3)
+        kept.restore()
+        assert sampler.order is order and order.tolist() == list(range(8))
+        assert sampler.seen == {1} and list(sampler.last) == [1, 2]
+
+
+def test_expanded_tensors_and_modules_without_their_init():
+    class HalfBuilt(torch.nn.Module):
+        def __init__(self):
+            HalfBuilt.last = self
+            self.layer = torch.nn.Linear(2, 2)  # before super().__init__(), an error
+
+    with pytest.raises(AttributeError):
+        HalfBuilt()
+    loss = torch.nn.BCEWithLogitsLoss(pos_weight=torch.tensor([3.0]).expand(20))
+    kept = Kept(torch, [loss])
+    loss.pos_weight.set_(torch.tensor([4.0]).expand(20))
+    kept.restore()
+    assert loss.pos_weight.tolist() == [3.0] * 20
+    del HalfBuilt.last
+
+
+def test_all_else_is_restored_if_a_part_cannot_be():
+    class Failing:
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, _):
+            raise RuntimeError("not again")
+
+    values = [1]
+    kept = Kept(torch, [Failing(), values])
+    values[0] = 2
+    with pytest.raises(RuntimeError, match="not again"):
+        kept.restore()
+    assert values == [1]
+
+
 def test_a_second_interrupt_waits_until_all_is_restored():
     class Interrupting:
         def state_dict(self):

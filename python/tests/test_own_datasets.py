@@ -36,6 +36,20 @@ def test_every_sample_comes_once_with_its_pixels(processes):
         assert sum(numbers(other), []) == found and sum(numbers(other), []) == second
 
 
+def test_a_loader_that_is_dropped_leaves_no_shared_memory():
+    def shared():
+        names = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
+        return sum("saturate-samples" in os.readlink(name) for name in names if os.path.islink(name))
+
+    before = shared()
+    loader = saturate.Loader(Numbered(8), processes=2, **ARGUMENTS)
+    next(iter(loader))
+    assert shared() > before
+    del loader
+    gc.collect()
+    assert shared() == before
+
+
 def test_a_dataset_equals_the_source_of_its_files():
     paths = sorted(path for path in IMAGES.parent.rglob("*") if path.suffix in (".jpg", ".png"))
     arguments = {"batch": 3, "size": 24, "on_error": "skip", "crop": "random_resized", "options": {"augment.hue": 0.1}}

@@ -132,11 +132,16 @@ def floats(index):
     return np.array([index / 2, index], np.float32)
 
 
+def scalars(index):
+    return [np.int64(index), np.int16(3)]
+
+
 def bools(index):
     return (index % 2 == 0, True)
 
 
-@pytest.mark.parametrize("kind, dtype", [(ints, np.int64), (floats, np.float32), (bools, np.float32)])
+@pytest.mark.parametrize("kind, dtype", [(ints, np.int64), (floats, np.float32), (bools, np.float32),
+                                         (scalars, np.int64)])
 @pytest.mark.parametrize("arguments", [{}, {"cache": "ram:decoded"}, {"processes": 1}, {"rank": 1, "world": 2}])
 def test_several_labels_belong_to_their_images(kind, dtype, arguments):
     found = 0

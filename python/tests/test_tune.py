@@ -1,5 +1,6 @@
 """saturate.tune(): patches of a script's text."""
 
+import json
 import tempfile
 
 import pytest
@@ -55,6 +56,21 @@ def test_tune_shows_a_patch_and_writes_when_asked(runs):
     assert "DataLoader(data, num_workers=2)\nDataLoader(held_out)" in runs.path.read_text()
     assert runs.path.stat().st_mode & 0o777 == 0o750
     assert [each.name for each in runs.path.parent.iterdir()] == ["train.py"]
+
+
+def test_results_are_json_without_infinity(tmp_path, monkeypatch):
+    """One measurement gives no interval, and a loss may be no number: neither is JSON, nor a text to read."""
+    from saturate import __main__, tuning
+
+    found = tuning.Tuning("", gain=tuning.Gain(0.52, 0.0, float("inf")), loss_before=1.0, loss_after=float("nan"))
+    monkeypatch.setattr(tuning, "tune", lambda *_, **__: found)
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setattr("sys.argv", ["saturate", "tune", "--json", str(tmp_path / "x.json"),
+                                     str(tmp_path / "train.py")])
+    assert __main__.main() == 0
+    written = json.loads((tmp_path / "x.json").read_text(), parse_constant=pytest.fail)
+    assert written["gain"] == {"ratio": 0.52, "low": 0.0, "high": None} and written["loss_after"] is None
+    assert "0.52 times as fast (too few measurements)" in str(found)
 
 
 @pytest.mark.parametrize("loss, rate, reason", [(1.2, 30.0, "learns worse"), (float("nan"), 30.0, "learns worse"),
@@ -136,20 +152,21 @@ def test_a_diff_of_the_last_line(runs):
 
 
 @pytest.mark.parametrize("before, edit, after", [
-    ("DataLoader(d, 4)", Edit("DataLoader", {"num_workers": 2}), "DataLoader(d, 4, num_workers=2)"),
-    ("x = data.DataLoader(d, num_workers=args.n, pin_memory=True)", Edit("DataLoader", {"num_workers": 2}),
+    ("DataLoader(d, 4)", Edit("DataLoader", {"num_workers": 2}, 1), "DataLoader(d, 4, num_workers=2)"),
+    ("x = data.DataLoader(d, num_workers=args.n, pin_memory=True)", Edit("DataLoader", {"num_workers": 2}, 1),
      "x = data.DataLoader(d, num_workers=2, pin_memory=True)"),
-    ("DataLoader(d, 4, True, None, None, 7)", Edit("DataLoader", {"num_workers": 2}),
+    ("DataLoader(d, 4, True, None, None, 7)", Edit("DataLoader", {"num_workers": 2}, 1),
      "DataLoader(d, 4, True, None, None, 2)"),
-    ("DataLoader(\n    d,  # ü\n    batch_size=(4),\n)", Edit("DataLoader", {"num_workers": 2}),
+    ("DataLoader(\n    d,  # ü\n    batch_size=(4),\n)", Edit("DataLoader", {"num_workers": 2}, 1),
      "DataLoader(\n    d,  # ü\n    batch_size=(4), num_workers=2,\n)"),
-    ("DataLoader(d, num_workers=2, prefetch_factor=4, persistent_workers=True)", Edit("DataLoader", {"num_workers": 0}),
+    ("DataLoader(d, num_workers=2, prefetch_factor=4, persistent_workers=True)", Edit("DataLoader", {"num_workers": 0}, 1),
      "DataLoader(d, num_workers=0, prefetch_factor=None, persistent_workers=False)"),
-    ("'ü'; DataLoader(d); DataLoader(e)", Edit("DataLoader", {"num_workers": 2}), None),
+    ("'ü'; DataLoader(d); DataLoader(e)", Edit("DataLoader", {"num_workers": 2}, 1), None),
+    ("DataLoader(held_out)  # the loop's is made elsewhere", Edit("DataLoader", {"num_workers": 2}), None),
     ("DataLoader(d)\nDataLoader(e)\n", Edit("DataLoader", {"num_workers": 2}, 2),
      "DataLoader(d)\nDataLoader(e, num_workers=2)\n"),
-    ("DataLoader(d, **options)", Edit("DataLoader", {"num_workers": 2}), None),
-    ("DataLoader(*parts)", Edit("DataLoader", {"num_workers": 2}), None),
+    ("DataLoader(d, **options)", Edit("DataLoader", {"num_workers": 2}, 1), None),
+    ("DataLoader(*parts)", Edit("DataLoader", {"num_workers": 2}, 1), None),
     ("torch.optim.Adam(p, lr=1)", Edit("Adam", {"fused": True}), "torch.optim.Adam(p, lr=1, fused=True)"),
     ("set_detect_anomaly(True)", Edit("set_detect_anomaly", {"mode": False}), "set_detect_anomaly(False)"),
     ("torch.set_num_threads(1)", Edit("set_num_threads", {"number": 2}), "torch.set_num_threads(2)"),

@@ -28,6 +28,13 @@ def counted(batch):
     return watch.samples / 2
 
 
+def test_records_hold_no_signatures(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--data", "https://host/x.shard?X-Amz-Signature=hidden"])
+    with saturate.watch(out=tmp_path / "run") as watch:
+        watch.step()
+    assert json.loads((tmp_path / "run/host.json").read_text())["program"] == "train.py --data https://host/x.shard"
+
+
 def test_the_samples_of_unusual_batches():
     raising = type("Raising", (), {"shape": property(lambda self: 1 // 0)})()
     for shape in (None, {}, (2**70,), ("a",), (object(),), 3, ()):

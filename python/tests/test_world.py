@@ -120,6 +120,8 @@ def test_launchers_say_rank_and_world(launched, variables):
     assert (loader.rank, loader.world) == (1, 2)
     assert labels_of(loader) == ranks_of(2)[1]
     assert "rank 1 of 2" in repr(loader)
+    loader._arguments["source"] = "shard:https://host/x.shard?X-Amz-Signature=hidden"
+    assert "https://host/x.shard" in repr(loader) and "hidden" not in repr(loader)
     alone = make(0, 1)
     assert (alone.rank, alone.world) == (0, 1)
 

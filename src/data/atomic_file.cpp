@@ -15,13 +15,6 @@ namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
 
-// "-" and a hash of the host name: processes of several machines may write into one folder.
-std::string host_ending() {
-  char host[256] = {};
-  ::gethostname(host, sizeof host - 1);
-  return fmt::format("-{:08x}", uint32_t(hash_text(host)));
-}
-
 // Removes NAME.tmp-PID-HOST, a file or a folder, if this is the host, and has no such process.
 void remove_leftovers(Env& env, const std::string& folder, const std::string& prefix) {
   const std::string host = host_ending();
@@ -38,6 +31,12 @@ void remove_leftovers(Env& env, const std::string& folder, const std::string& pr
 }
 
 }  // namespace
+
+std::string host_ending() {
+  char host[256] = {};
+  ::gethostname(host, sizeof host - 1);
+  return fmt::format("-{:08x}", uint32_t(hash_text(host)));
+}
 
 void refuse_existing(Env& env, const std::string& path) {
   if (env.exists(path))

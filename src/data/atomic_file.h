@@ -11,6 +11,8 @@
 
 namespace saturate {
 
+// "-" and a hash of the host's name: processes of several machines may write into one folder.
+std::string host_ending();
 // Fails with kUsage if `path` exists.
 void refuse_existing(Env& env, const std::string& path);
 // A temporary name beside `path`. Removes what a killed process of this machine left under such a

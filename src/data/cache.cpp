@@ -19,6 +19,7 @@
 #include "data/sources.h"
 #include "saturate/data/error.h"
 #include "saturate/data/input.h"
+#include "saturate/data/world.h"
 
 namespace saturate {
 namespace {
@@ -59,6 +60,15 @@ uint64_t budget_of(double gb) {
   return uint64_t(std::min(gb * 1e9, kMostBytes));
 }
 
+// Processes of this machine that train together: each has such a cache.
+uint64_t local_processes() {
+  try {
+    return uint64_t(std::max(1, this_world().local_size));
+  } catch (const Error&) {
+    return 1;  // contradictory variables are reported where ranks are needed
+  }
+}
+
 struct Kept {
   Sample sample;          // kEncoded
   DecodedSample decoded;  // kDecoded
@@ -75,7 +85,8 @@ class CachedDataset : public WrappedSource<Dataset> {
   CachedDataset(std::unique_ptr<Dataset> source, const CacheOptions& options)
       : WrappedSource(std::move(source)),
         decodes_(options.form == CacheForm::kDecoded && source_->tensors().empty()),
-        limit_(options.gb > 0 ? budget_of(options.gb) : held + available_memory() / 2),
+        limit_(options.gb > 0 ? budget_of(options.gb)
+                              : held + available_memory() / 2 / local_processes()),
         slots_(source_->size()) {}
   ~CachedDataset() override {
     for (const std::atomic<Kept*>& slot : slots_) {

@@ -17,7 +17,13 @@ std::string csv_field(const std::string& text) {
 CsvReader::CsvReader(std::string_view text, const std::string& path) : left_(text), path_(path) {
   if (left_.starts_with("\xef\xbb\xbf")) left_.remove_prefix(3);
   const std::string_view first = left_.substr(0, left_.find_first_of("\r\n"));
-  const auto count = [&](char mark) { return std::ranges::count(first, mark); };
+  const auto count = [&](char mark) {
+    bool quoted = false;
+    return std::ranges::count_if(first, [&](char c) {
+      quoted ^= c == '"';
+      return c == mark && !quoted;
+    });
+  };
   for (const char mark : {';', '\t'})
     if (count(mark) > count(separator_)) separator_ = mark;
 }

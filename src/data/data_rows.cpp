@@ -121,7 +121,8 @@ std::vector<OptionRow> storage_rows() {
       cache_row(),
       number(SATURATE_OPTION_AS("data.cache_gb", data.cache.gb), {0, INFINITY}, "GB (1e9 bytes)",
              "Budget of data.cache, for training and evaluation together; samples beyond it are "
-             "read every time. 0: half of the memory available at the start. Also the budget of "
+             "read every time. 0: half of the memory available at the start, divided among the "
+             "processes of this machine. Also the budget of "
              "data.cache_dir, on disk; 0: half of the free space there and of what it takes."),
       text(SATURATE_OPTION_AS("data.cache_dir", data.store.cache_dir),
            "Folder on a local disk that keeps what was read of http(s)://, s3:// and gs://, for "

@@ -77,7 +77,7 @@ class FarFolderSource : public IndexedSource {
   void advise(ReadAdvice advice, size_t first, size_t count) const override {
     for (size_t i = first; i < first + count; ++i) {
       if (advice == ReadAdvice::kNotAgain) {
-        store_->forget(take(i), 0);
+        store_->forget(take(i), 0, found_.images[i].size);
         continue;
       }
       if (advice == ReadAdvice::kDamaged) {

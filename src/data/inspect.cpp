@@ -221,10 +221,11 @@ class Tally {
               [](const BrokenSample& a, const BrokenSample& b) { return a.index < b.index; });
     report_.width = spread_of(widths_);
     report_.height = spread_of(heights_);
-    if (progressive_ > 0)
+    if (progressive_ > 0 && !report_.has_masks)
       report_.note = std::to_string(progressive_) + " of " + std::to_string(report_.jpeg) +
                      " JPEGs are progressive: data.decode = \"fast\" reads them at a sixth of the "
-                     "usual rate. data pack --out shard:FILE makes them baseline, pixels unchanged";
+                     "usual rate. data pack --out shard:FILE makes upright ones baseline, pixels "
+                     "unchanged";
     for (FieldReport& field : report_.fields)
       if (field.finite > 0)
         field.mean /= double(field.finite);

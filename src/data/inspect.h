@@ -47,7 +47,7 @@ struct DatasetReport {
   std::vector<uint64_t> class_pixels;
   uint64_t ignored_pixels = 0;
   std::vector<FieldReport> fields;  // of tensors; the members about images are then 0
-  std::string note;  // Dataset::note(); of images, what slows their decoding
+  std::string note;                 // Dataset::note(); of images, what slows their decoding
 };
 
 enum class InspectDepth {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "data/atomic_file.h"
 #include "data/in_order.h"
 #include "data/ordered.h"
 #include "data/progress_meter.h"
@@ -20,7 +21,7 @@
 namespace saturate {
 namespace {
 
-const std::string kPrefix = "saturate-stage-";  // then the process, a counter, and what follows
+const std::string kPrefix = "saturate-stage-";  // then process, counter, host, and what follows
 // Upper bound for a sample's record, name and alignment padding in the shard.
 constexpr uint64_t kOverhead = 512;
 
@@ -55,7 +56,8 @@ class StagedDataset : public Dataset {
 
 void remove_leftovers(Env& env, const std::string& folder) {
   for (const FileInfo& info : env.list(folder)) {
-    if (info.is_directory || !info.name.starts_with(kPrefix)) continue;
+    const bool is_ours = info.name.find(host_ending() + ".shard") != std::string::npos;
+    if (info.is_directory || !info.name.starts_with(kPrefix) || !is_ours) continue;
     if (begins_with_ended_process(info.name.substr(kPrefix.size())))
       discard(env, folder + "/" + info.name);
   }
@@ -129,7 +131,7 @@ std::unique_ptr<Dataset> stage_dataset(Env& env, std::unique_ptr<Dataset> source
   remove_leftovers(env, folder);
   require_space(env, *source, uri, folder, threads);
   const std::string path = folder + "/" + kPrefix + std::to_string(::getpid()) + "-" +
-                           std::to_string(counter++) + ".shard";
+                           std::to_string(counter++) + host_ending() + ".shard";
   const struct Nameless {
     Env& env;
     const std::string& path;

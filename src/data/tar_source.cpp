@@ -4,6 +4,8 @@
 // file with a "label", the archives hold WebDataset pairs (KEY.jpg, KEY.cls) and every image needs
 // a label; else the class is the image's folder, whatever its parents.
 #include <algorithm>
+#include <functional>
+#include <set>
 #include <utility>
 
 #include "base/thread_pool.h"
@@ -169,7 +171,10 @@ class TarSource : public IndexedSource {
              "Give each image a unique key");
       image = &entries_[i];
     }
-    if (image == nullptr) return;
+    if (image == nullptr) {
+      if (group.cls) alone_.emplace(group.key);
+      return;
+    }
     if (const auto label = group.label(where)) image->pair = pairs.add(*label);
   }
 
@@ -178,6 +183,7 @@ class TarSource : public IndexedSource {
     const bool paired = pairs.size() > 0;
     in_question_.reset();
     if (paired) keep_pairs();
+    if (!paired) require_labels_nearby();
     if (entries_.empty())
       fail(ErrorKind::kData, "archive holds no .jpg, .png, .webp or .avif file", paths_.front(),
            "Check data.source");
@@ -189,6 +195,15 @@ class TarSource : public IndexedSource {
       if (appeared == kNoLabel) fail_unlabelled(entry, paired);
       entry.label = labels[appeared];
     }
+  }
+
+  // Without pairs each image would get its folder as class.
+  void require_labels_nearby() const {
+    for (const TarEntry& entry : entries_)
+      if (!alone_.empty() && alone_.contains(split_name(name_of(entry)).key))
+        fail(ErrorKind::kData, "the image's label is not next to it",
+             paths_[entry.archive] + ":" + std::string(name_of(entry)),
+             "Put KEY.cls right after KEY.jpg in the archive, as tar --sort=name does");
   }
 
   // Drops images that do not belong to a pair.
@@ -227,6 +242,7 @@ class TarSource : public IndexedSource {
   std::string names_;                                 // of all entries, concatenated
   std::vector<std::string> classes_;
   std::vector<TarEntry> entries_;
+  std::set<std::string, std::less<>> alone_;  // keys of labels that have no image next to them
   uint64_t look_ahead_ = 0;
   std::optional<size_t> in_question_;  // the archive whose labels are looked at; else all
 };

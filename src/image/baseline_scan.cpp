@@ -47,6 +47,16 @@ bool BaselineScan::supports(jpeg_decompress_struct& info) {
   return true;
 }
 
+bool BaselineScan::has_restarts(const jpeg_decompress_struct& info) {
+  const bool single = info.num_components == 1;
+  const auto count = [&](JDIMENSION pixels, int factor) {
+    return int64_t{divide_up(int(pixels), DCTSIZE * (single ? 1 : factor))};
+  };
+  const int64_t mcus = count(info.image_width, info.max_h_samp_factor) *
+                       count(info.image_height, info.max_v_samp_factor);
+  return info.restart_interval > 0 && info.restart_interval < mcus;
+}
+
 int BaselineScan::point_mcus(int mcu_width) {
   return kPointPixels / mcu_width;
 }
@@ -112,12 +122,12 @@ bool BaselineScan::start(jpeg_decompress_struct& info, Columns columns,
   columns_ = columns;
   row_ = known_rows_ = part_ = 0;
   opened_ = false;
-  restart_ = int(info.restart_interval);
   if (!supports(info) || !read_tables(info)) return false;
   const bool single = components_ == 1;
   const int mcu_width = DCTSIZE * (single ? 1 : info.max_h_samp_factor);
   mcus_ = divide_up(int(info.image_width), mcu_width);
   row_count_ = divide_up(int(info.image_height), DCTSIZE * (single ? 1 : info.max_v_samp_factor));
+  restart_ = has_restarts(info) ? int(info.restart_interval) : 0;
   scan_ = {info.src->next_input_byte, info.src->bytes_in_buffer};
   plan_chunk();
   if (segments) {
@@ -357,7 +367,7 @@ bool BaselineScan::read_parts() {
 bool BaselineScan::read_band(uint8_t* const* const rows[3], bool skip) {
   rows_ = rows;
   clean_ = false;  // until all is transformed, also if this throws
-  const bool in_parts = row_ < known_rows_, in_intervals = restart_ > 0 && !in_parts;
+  const bool in_parts = row_<known_rows_, in_intervals = restart_> 0 && !in_parts;
   clean_ = in_parts       ? skip || read_parts()
            : in_intervals ? skip || read_intervals()
                           : read_sequential(skip);

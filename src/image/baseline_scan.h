@@ -35,6 +35,8 @@ class BaselineScan {
   // Whether the scan that `info`, after jpeg_read_header(), is about to read is of this kind, and
   // has tables, which may be irregular.
   static bool supports(jpeg_decompress_struct& info);
+  // Whether there is a restart inside the scan. An interval may also be longer than that.
+  static bool has_restarts(const jpeg_decompress_struct& info);
   // MCUs between the points of a row.
   static int point_mcus(int mcu_width);
 
@@ -136,9 +138,9 @@ class BaselineScan {
   std::span<const uint8_t> scan_;  // from its first byte to the end of the file
   const SegmentedJpeg* segments_ = nullptr;
   ScanPoints* points_ = nullptr;
-  int restart_ = 0;               // MCUs between restarts; 0: none
+  int restart_ = 0;                        // MCUs between restarts; 0: none
   std::vector<const uint8_t*> intervals_;  // between restarts: where the data begin, of the first
-  int latest_ = 0;                // with restarts: the lane that has read further
+  int latest_ = 0;                         // with restarts: the lane that has read further
   int part_ = 0;                  // MCUs of a segment, or between points; 0: only from the start
   int mcus_ = 0, row_count_ = 0;  // MCUs of a row; rows of MCUs
   int known_rows_ = 0;            // that can be read in parts

@@ -52,7 +52,8 @@ bool JpegPacker::describe_parts() {
   } else {
     const ScanPoints& points = from_->points;
     part = BaselineScan::point_mcus(mcu_width);
-    if (restart != 0 || points.every != part || points.rows != rows ||
+    const bool has_restarts = restart > 0 && restart < int64_t{mcus} * rows;
+    if (has_restarts || points.every != part || points.rows != rows ||
         points.across != divide_up(mcus, part) || points.known_rows() < from_->planes.end_band)
       return false;
   }

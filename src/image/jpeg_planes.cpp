@@ -55,7 +55,7 @@ bool JpegDecoder::has_planes() const {
 
 bool JpegDecoder::has_points() const {
   constexpr int64_t kLeastPixels = 1 << 14;
-  return !info_.progressive_mode && info_.restart_interval == 0 &&
+  return !info_.progressive_mode && !BaselineScan::has_restarts(info_) &&
          int64_t{info_.image_width} * info_.image_height >= kLeastPixels;
 }
 

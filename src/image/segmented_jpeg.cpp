@@ -304,7 +304,9 @@ void JpegSegmenter::join(std::span<const std::byte> bytes, int width, int height
   if (int64_t{width} * height > Decoder::kDefaultMaxPixels)
     fail_image("JPEG in segments has too many pixels", where);
   const CodecSession session(decoder_);
-  decoder_.open(segmented_.file(), where);
+  const CodecHeader frame = decoder_.open(segmented_.file(), where);
+  if (int64_t{frame.width} * frame.height > Decoder::kDefaultMaxPixels)
+    fail_image("JPEG in segments has a frame of too many pixels", where);
   decoder_.transcode(where, width, 0, out);
 }
 

@@ -37,6 +37,14 @@ void ObjectStore::enqueue(const PiecePtr& piece, uint64_t turn) {
 
 void ObjectStore::announce(const ObjectPtr& object, uint64_t offset, uint64_t length,
                            ReadAdvice advice, const ReadableFile::NextRange& next) {
+  const uint64_t most = tuning_.read_bytes;
+  if (length <= most) return announce_piece(object, offset, length, advice, next);
+  for (uint64_t at = 0; at < length; at += most)  // as read() reads it
+    announce_piece(object, offset + at, std::min(most, length - at), advice, {});
+}
+
+void ObjectStore::announce_piece(const ObjectPtr& object, uint64_t offset, uint64_t length,
+                                 ReadAdvice advice, const ReadableFile::NextRange& next) {
   if (!is_ahead(*object, offset, length)) return;
   const std::string identity = cached_identity(*object);
   if (advice == ReadAdvice::kToDisk && identity.empty()) return;

@@ -19,6 +19,11 @@ constexpr int64_t kRenewPause = 30 * kSecond;    // between attempts, while the 
 constexpr int64_t kKeepFailure = kSecond;        // for all who waited for the same attempt
 constexpr int64_t kReadPause = kSecond / 20;     // between looks at a file without keys
 
+// Google refuses requests with Amazon's keys, also for public objects.
+bool is_amazons(const Credentials& credentials) {
+  return !credentials.token.empty() || credentials.key.starts_with("AKIA");
+}
+
 }  // namespace
 
 CredentialSource::CredentialSource(Env& env, const StoreOptions& options, const StoreTuning& tuning)
@@ -38,7 +43,7 @@ CredentialSource::Look CredentialSource::look(bool for_google) {
     is_known_ = true;
     if (service_) current_.reset();
   }
-  if (for_google && (service_ || (current_ && !current_->token.empty()))) return {true, {}};
+  if (for_google && (service_ || (current_ && is_amazons(*current_)))) return {true, {}};
   if (next_read_ns_ > 0 && env_.now_ns() >= next_read_ns_) read_again();
   if (next_read_ns_ > 0) return {};
   if (!service_) return {true, current_};

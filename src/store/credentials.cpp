@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -22,8 +23,8 @@ std::string profile_name() {
   return given.empty() ? "default" : given;
 }
 
-// The keys of one section, [NAME] or [profile NAME]; empty if there is none. Indented keys belong
-// to a nested setting, such as "s3 =".
+// The keys, in lower case, of one section, [NAME] or [profile NAME]; empty if there is none.
+// Indented keys belong to a nested setting, such as "s3 =".
 std::optional<Section> read_section(Env& env, const std::string& path, const std::string& name) {
   if (!env.exists(path)) return std::nullopt;
   std::istringstream text(text_of_file(env, path));
@@ -41,7 +42,7 @@ std::optional<Section> read_section(Env& env, const std::string& path, const std
     }
     const size_t equals = line.find('=');
     if (inside && !nested && equals != std::string::npos)
-      (*found)[std::string(trimmed(line.substr(0, equals)))] = trimmed(line.substr(equals + 1));
+      (*found)[lower_case(trimmed(line.substr(0, equals)))] = trimmed(line.substr(equals + 1));
   }
   return found;
 }

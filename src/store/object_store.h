@@ -42,7 +42,7 @@ class ObjectStore {
   // has changed, with kData past the end.
   void read(const ObjectPtr& object, uint64_t offset, std::span<std::byte> out);
   // A read of exactly this range comes, see ReadAdvice: kSoon; kLater, while announced ranges hold
-  // less than half of the budget; or kToDisk.
+  // less than half of the budget; or kToDisk. `next` is for ranges that are read by one request.
   void announce(const ObjectPtr& object, uint64_t offset, uint64_t length,
                 ReadAdvice advice = ReadAdvice::kSoon, const ReadableFile::NextRange& next = {});
   // Those that begin in this range do not come, unless they wait already.
@@ -124,6 +124,8 @@ class ObjectStore {
   static bool is_for_disk(const Piece& piece);
   // Still in the queue: another process may have put it on the disk meanwhile.
   static bool waits_for_disk(const Piece& piece);
+  void announce_piece(const ObjectPtr& object, uint64_t offset, uint64_t length, ReadAdvice advice,
+                      const ReadableFile::NextRange& next) TAKES_LOCK(mutex_);
   // Whether the range is one that can be fetched ahead.
   bool is_ahead(const StoreObject& object, uint64_t offset, uint64_t length) const;
   void enqueue(const PiecePtr& piece, uint64_t turn) NEEDS_LOCK(mutex_);

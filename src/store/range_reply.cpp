@@ -18,6 +18,9 @@ constexpr const char* kCheckUrl = "Check the URL, and that the object exists";
 constexpr const char* kChanged =
     "Start a new run on the new data, or put the old object back and resume";
 
+// Offsets after the end of an object, such as those of a member of a tar, must not overflow.
+constexpr uint64_t kMostObjectBytes = INT64_MAX / 2;
+
 struct ContentRange {
   uint64_t first = 0, last = 0, total = 0;
 };
@@ -43,7 +46,9 @@ std::optional<ContentRange> parse_content_range(std::string_view text) {
   const bool good = take_number(text, range.first) && take_char(text, '-') &&
                     take_number(text, range.last) && take_char(text, '/') &&
                     take_number(text, range.total) && text.empty();
-  if (!good || range.first > range.last || range.last >= range.total) return std::nullopt;
+  if (!good || range.first > range.last || range.last >= range.total ||
+      range.total > kMostObjectBytes)
+    return std::nullopt;
   return range;
 }
 
@@ -62,7 +67,12 @@ ErrorKind kind_at(const StoreObject& object) {
 }
 
 // A proxy may do so now and then, so it is asked again.
-ReplyVerdict ignored_range(const StoreObject& object) {
+ReplyVerdict ignored_range(const StoreObject& object, const HttpReply& reply) {
+  if (reply.header("x-goog-stored-content-encoding") == "gzip")
+    return final_verdict(
+        "the object is stored with Content-Encoding: gzip, and Google Cloud Storage decompresses "
+        "such objects as a whole",
+        "Upload it again without that, as gsutil cp without -z and -Z does", kind_at(object));
   const std::string& url = object.redirected.empty() ? object.location.url : object.redirected;
   return lie("the server " + host_of(url) + " ignores ranges: it answers 200 with the whole file",
              "Use a server that supports ranges, such as nginx, or copy the file to a disk",
@@ -214,7 +224,7 @@ bool may_pass(int status, const std::string& code) {
   return status == 408 || status == 425 || status == 429 ||
          (status >= 500 && status != kNotImplemented) || code == "SlowDown" ||
          code == "RequestTimeout" || code == "Throttling" || code == "InternalError" ||
-         code == "ServiceUnavailable";
+         code == "ServiceUnavailable" || code == "BadDigest";  // the last: damaged on the way
 }
 
 double retry_after(const HttpReply& reply) {
@@ -233,6 +243,8 @@ bool is_denied(int status, const std::string& code) {
 }
 
 std::string remedy_of_denial(const std::string& code, const std::string& doing) {
+  if (code == "InvalidObjectState")
+    return "Restore the object from the archive first (aws s3api restore-object)";
   if (code == "RequestTimeTooSkewed")
     return "Set this machine's clock: signatures of another time are refused";
   return "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_PROFILE, and that they may " +
@@ -249,7 +261,7 @@ ReplyVerdict judge_reply(StoreObject& object, uint64_t offset, uint64_t length, 
   if (reply.status == 200 && !reply.is_range())
     return is_whole_object(object, offset, length, reply)
                ? take_version(object, reply.body.size(), reply)
-               : ignored_range(object);
+               : ignored_range(object, reply);
   if (!reply.error.empty()) {
     const std::string what = printable(reply.error);
     if (!reply.remedy.empty()) return final_verdict(what, reply.remedy, kind_at(object));
