@@ -99,9 +99,10 @@ def main() -> int:
         if not os.path.isfile(arguments.script):
             raise Error(f"there is no such script ({arguments.script}). Check the path")
         if arguments.json is not None:
+            if not _is_writable(arguments.json):
+                raise Error(f"the result cannot be written there ({arguments.json}). "
+                            "Give --json a file that you may write")
             arguments.json = os.path.abspath(arguments.json)  # the script may change the folder
-        if arguments.json is not None and not _is_writable(arguments.json):
-            raise Error(f"the result cannot be written there ({arguments.json}). Give --json a file that you may write")
         for name in ("seconds", "steps"):
             if getattr(arguments, name, None) is not None and not getattr(arguments, name) > 0:
                 raise Error(f"{getattr(arguments, name)} is not above 0 (--{name}). Give a number above 0")

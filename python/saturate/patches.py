@@ -203,7 +203,12 @@ class _Turn:
         self.repeats: Dict[Any, int] = {}  # in this step, by place
 
 
-def _silent(original: Callable[..., Any], is_value: bool, turn: _Turn) -> Callable[..., Any]:
+def _is_of_sizes(name: str, tensor: Any) -> bool:
+    """A list of whole numbers is mostly lengths, which must be those of the batch."""
+    return name == "tolist" and not tensor.is_floating_point()
+
+
+def _silent(original: Callable[..., Any], name: str, is_value: bool, turn: _Turn) -> Callable[..., Any]:
     values: Dict[Tuple[Any, int], Any] = {}
     is_compiling = sys.modules["torch"].compiler.is_compiling
 
@@ -215,6 +220,8 @@ def _silent(original: Callable[..., Any], is_value: bool, turn: _Turn) -> Callab
             return original(*arguments, **named)
         if not is_value:
             return None
+        if _is_of_sizes(name, arguments[0]):
+            return original(*arguments, **named)
         place = (frame.f_code, frame.f_lasti)  # each place gets its first value again, without waiting for it
         turn.repeats[place] = turn.repeats.get(place, 0) + 1
         if turn.repeats[place] > MOST_REPEATS:
@@ -230,7 +237,7 @@ def without_calls(cause: str, calls: Calls) -> Callable[[], contextlib.AbstractC
     """A step without the calls of a cause. Values that a step reads are those of its first time, but for conditions.
     The `with` block's value is to be called before each step."""
     turn = _Turn()
-    wrappers = [(owner, name, _silent(getattr(owner, name), cause == "item-in-loop", turn))
+    wrappers = [(owner, name, _silent(getattr(owner, name), name, cause == "item-in-loop", turn))
                 for owner, names in calls[cause] for name in names if name not in CONDITIONS]
 
     @contextlib.contextmanager

@@ -246,9 +246,9 @@ class Kept:
 
     def _keep_object(self, value: Any, seen: Set[int]) -> bool:
         """False: its state is unknown."""
-        keep_generator = _keep_generator(value, self._torch)
-        if keep_generator:
-            self._parts.append(keep_generator)
+        keep = _keep_generator(value, self._torch) or _keep_elements(value)
+        if keep:
+            self._parts.append(keep)
         elif isinstance(value, (dict, list, tuple, self._torch.Tensor)):
             self._parts.append(_keep(value, seen, self._torch))
         elif (state := self._own_state(value)) is not None:

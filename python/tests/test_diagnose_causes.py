@@ -295,6 +295,9 @@ def test_conditions_and_what_the_loader_reads_keep_their_values():
         values = [torch.tensor(value) for value in (1, 0, 2)]
         assert [value.item() for value in values] == [1, 1, 1]
         assert [bool(value) for value in values] == [True, False, True] and ["a", "b", "c"][values[2]] == "c"
+        lengths = [torch.tensor([3, 1]), torch.tensor([2, 2])]
+        assert [each.tolist() for each in lengths] == [[3, 1], [2, 2]]
+        assert [each.float().tolist() for each in lengths] == [[3, 1], [3, 1]]
         with LOADING.active():
             assert [value.item() for value in values] == [1, 0, 2]
 

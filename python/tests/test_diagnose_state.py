@@ -80,16 +80,17 @@ def test_arrays_sets_and_deques_are_restored():
         def __init__(self):
             self.order, self.seen, self.last = numpy.arange(8), {1}, collections.deque([1, 2], maxlen=2)
 
-    sampler = Sampler()
-    kept = Kept(torch, samplers=[sampler])
+    sampler, given = Sampler(), {3}
+    kept = Kept(torch, [given], samplers=[sampler])
     for _ in range(2):
+        given.clear()
         order = sampler.order
         numpy.random.shuffle(sampler.order)
         sampler.seen.add(2)
         sampler.last.append(3)
         kept.restore()
         assert sampler.order is order and order.tolist() == list(range(8))
-        assert sampler.seen == {1} and list(sampler.last) == [1, 2]
+        assert sampler.seen == {1} and list(sampler.last) == [1, 2] and given == {3}
 
 
 def test_expanded_tensors_and_modules_without_their_init():
@@ -232,7 +233,7 @@ def test_generators_of_random_numbers():
         draw()
 
 
-@pytest.mark.parametrize("value", [3, {1, 2}, iter([1])])
+@pytest.mark.parametrize("value", [3, frozenset([1]), iter([1])])
 def test_what_cannot_be_kept_is_refused(value):
     with pytest.raises(TypeError, match=f"state has a {type(value).__name__}, which cannot be restored"):
         Kept(torch, [value])
