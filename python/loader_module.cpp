@@ -353,7 +353,7 @@ NB_MODULE(_core, module) {
   module.attr("__version__") = SATURATE_VERSION;
   register_error(module);
   module.def("launched_world", &launched_world);
-  module.def("without_queries", &without_queries);
+  module.def("without_queries", &without_queries, nb::arg("text"));
   register_gains(module);
   register_phase_clock(module);
   nb::class_<PyLoader>(module, "Loader")
