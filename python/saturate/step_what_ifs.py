@@ -125,9 +125,10 @@ def _fused(seen: Observation) -> List[WhatIf]:
     is_sparse = any(getattr(module, "sparse", False) for outer in seen.modules for module in outer.modules()) or any(
         parameter.grad is not None and parameter.grad.is_sparse
         for each in targets for group in each.param_groups for parameter in group["params"])
-    return [WhatIf("fused-optimizer", remedy, change,
-                   skipped="" if movable and not is_sparse else "it cannot update sparse gradients" if is_sparse
-                   else "its parameters are not all floating-point on a CPU or GPU")]
+    why = "it cannot update sparse gradients" if is_sparse else ""
+    if not movable:
+        why = "its parameters are not all floating-point on a CPU or GPU"
+    return [WhatIf("fused-optimizer", remedy, change, skipped=why)]
 
 
 def _foreach(seen: Observation) -> List[WhatIf]:

@@ -367,10 +367,12 @@ bool BaselineScan::read_parts() {
 bool BaselineScan::read_band(uint8_t* const* const rows[3], bool skip) {
   rows_ = rows;
   clean_ = false;  // until all is transformed, also if this throws
-  const bool in_parts = row_<known_rows_, in_intervals = restart_> 0 && !in_parts;
-  clean_ = in_parts       ? skip || read_parts()
-           : in_intervals ? skip || read_intervals()
-                          : read_sequential(skip);
+  if (row_ < known_rows_)
+    clean_ = skip || read_parts();
+  else if (restart_ > 0)
+    clean_ = skip || read_intervals();
+  else
+    clean_ = read_sequential(skip);
   ++row_;
   return clean_;
 }

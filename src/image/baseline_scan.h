@@ -139,7 +139,7 @@ class BaselineScan {
   const SegmentedJpeg* segments_ = nullptr;
   ScanPoints* points_ = nullptr;
   int restart_ = 0;                        // MCUs between restarts; 0: none
-  std::vector<const uint8_t*> intervals_;  // between restarts: where the data begin, of the first
+  std::vector<const uint8_t*> intervals_;  // where the data after each restart begin, so far
   int latest_ = 0;                         // with restarts: the lane that has read further
   int part_ = 0;                  // MCUs of a segment, or between points; 0: only from the start
   int mcus_ = 0, row_count_ = 0;  // MCUs of a row; rows of MCUs

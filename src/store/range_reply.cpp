@@ -72,7 +72,7 @@ ReplyVerdict ignored_range(const StoreObject& object, const HttpReply& reply) {
     return final_verdict(
         "the object is stored with Content-Encoding: gzip, and Google Cloud Storage decompresses "
         "such objects as a whole",
-        "Upload it again without that, as gsutil cp without -z and -Z does", kind_at(object));
+        "Upload it again without compression: gsutil cp without -z, -j and -Z", kind_at(object));
   const std::string& url = object.redirected.empty() ? object.location.url : object.redirected;
   return lie("the server " + host_of(url) + " ignores ranges: it answers 200 with the whole file",
              "Use a server that supports ranges, such as nginx, or copy the file to a disk",
