@@ -249,6 +249,19 @@ TEST(Classify, AChangeWithoutTimeIsNotCalledHealthy) {
   EXPECT_TRUE(classify(computing({untimed})).healthy) << "the change does not apply";
 }
 
+TEST(Classify, ARunThatFailsWithEachChangeIsNotCalledHealthy) {
+  WhatIf failing = what_if(Cause::kPrecision, 1);
+  failing.gain.reset();
+  failing.skipped = "does not run: why";
+  failing.failed = true;
+  const Diagnosis diagnosis = classify(computing({failing, failing}));
+  EXPECT_FALSE(diagnosis.healthy);
+  EXPECT_TRUE(diagnosis.undecided);
+  EXPECT_NE(diagnosis.summary.find("the run fails with each of 2"), std::string::npos)
+      << diagnosis.summary;
+  EXPECT_TRUE(classify(computing({failing, what_if(Cause::kLayout, 1)})).healthy);
+}
+
 // The loader takes time from cores that compute, but a faster loader would gain nothing.
 TEST(Classify, InputFasterThanComputeIsNotTheCause) {
   Measurements found = computing({what_if(Cause::kDecode, 1.01)});

@@ -30,6 +30,20 @@ TEST_F(Diagnosing, AChangeThatFailsIsReportedAndOthersAreMeasured) {
   EXPECT_TRUE(found->what_ifs[1].gain) << found->what_ifs[1].skipped;
 }
 
+// It needs evaluations, which a measured run has none of.
+TEST_F(Diagnosing, APlateauScheduleIsMeasured) {
+  DiagnoseOptions asked = options(20);
+  asked.enough = 1e-9;
+  asked.tries = {"data.prefetch=3"};
+  found = measure(env,
+                  recipe_with({"data.source=synth:size=16,count=400", "schedule.name=plateau",
+                               "data.eval_source=synth:size=16,count=40", "schedule.metric=loss"}),
+                  asked);
+  ASSERT_TRUE(found.has_value());
+  ASSERT_FALSE(found->what_ifs.empty());
+  EXPECT_TRUE(found->what_ifs[0].gain) << found->what_ifs[0].skipped;
+}
+
 TEST_F(Diagnosing, AFewRoundsSufficeIfNoMoreTimeIsLeft) {
   DiagnoseOptions asked = options(20);
   asked.enough = 1e-9;                                   // below any run

@@ -207,6 +207,18 @@ TEST(Sweep, ListsOfTextsAreValues) {
     EXPECT_NO_THROW(parse_recipe("[data]\nsource = \"synth:\"\n", "r.toml", rung.set));
 }
 
+TEST(Sweep, CommasInQuotesAndSignaturesOfUrls) {
+  const Ladder sweep = make_sweep(
+      "r.toml",
+      Texts{"data.source='tar:a,b.tar',\"tar:c,'d'.tar\",tar:https://h/e.tar?sig=SECRET"});
+  ASSERT_EQ(sweep.rungs.size(), 3u);
+  EXPECT_EQ(sweep.rungs[0].set, (Texts{"data.source='tar:a,b.tar'"}));
+  EXPECT_EQ(sweep.rungs[1].set, (Texts{"data.source=\"tar:c,'d'.tar\""}));
+  EXPECT_EQ(sweep.rungs[2].set, (Texts{"data.source=tar:https://h/e.tar?sig=SECRET"}));
+  EXPECT_EQ(sweep.rungs[2].name, "data.source=tar:https://h/e.tar") << "a signature may be secret";
+  EXPECT_EQ(sweep.rungs[2].where, "point data.source=tar:https://h/e.tar");
+}
+
 TEST(Sweep, AnInvalidGridIsRefused) {
   const auto refused = [](const Texts& over) {
     return std::string(error_of([&] { make_sweep("r.toml", over); }).what());

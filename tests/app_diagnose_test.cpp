@@ -103,9 +103,33 @@ TEST_F(DiagnoseCommand, ShowsTheLinkOfAStore) {
       << result.out;
 }
 
+TEST_F(DiagnoseCommand, NeitherTextNorJsonHasASignature) {
+  const CommandResult packed =
+      run_saturate("data pack synth:size=16,count=40 --out shard:" + (dir / "s.shard"));
+  ASSERT_EQ(packed.exit_code, 0) << packed.err;
+  StoreServer server;
+  server.put("/s.shard", read_text(dir / "s.shard"));
+  const CommandResult result =
+      diagnose("--seconds 2 --rounds 3 --try 'data.source=shard:" + server.url("/s.shard") +
+               "?sig=SECRET' --json " + (dir / "found.json"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("data.source=shard:" + server.url("/s.shard")), std::string::npos)
+      << result.out;
+  EXPECT_EQ(result.out.find("SECRET"), std::string::npos) << result.out;
+  EXPECT_EQ(result.err.find("SECRET"), std::string::npos) << result.err;
+  EXPECT_EQ(read_text(dir / "found.json").find("SECRET"), std::string::npos);
+}
+
 TEST_F(DiagnoseCommand, BadUsageIsOneErrorBeforeAnythingRuns) {
   expect_error(diagnose("--rounds 2"), 2, {"--rounds"});
   expect_error(diagnose("--try train.bach=3"), 2, {"train.bach", "train.batch"});
+  expect_error(diagnose("--json " + dir.path()), 2, {"a folder cannot be replaced", dir.path()});
+  expect_error(diagnose("--json " + (dir / "none/found.json")), 4, {dir / "none/found.json"});
+  expect_error(run_saturate("tune " + recipe + " --out " + (dir / "none/t.toml")), 4,
+               {dir / "none/t.toml"});
+  expect_error(run_saturate("bench step " + recipe + " --json " + (dir / "none/s.json")), 4,
+               {dir / "none/s.json"});
+  EXPECT_FALSE(std::filesystem::exists(dir / "scratch"));
   expect_error(diagnose("--set data.source=folder:" + (dir / "none")), 3, {dir / "none"});
   expect_error(run_saturate("diagnose " + (dir / "none.toml")), 2, {"none.toml"});
   expect_error(run_saturate("diagnose " + recipe + " --scratch /proc/none"), 4, {"--scratch"});

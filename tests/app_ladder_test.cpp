@@ -88,7 +88,10 @@ TEST_F(LadderCommand, MistakesAreFoundBeforeAnythingRuns) {
                2, {"l.toml:3, rung \"a\"", "train.bach", "Did you mean train.batch?"});
   expect_error(
       run_saturate("ladder " + ladder("[[rung]]\nname = \"a\"\n") + " --json " + dir.path()), 2,
-      {"cannot replace a folder", dir.path()});
+      {"a folder cannot be replaced", dir.path()});
+  expect_error(run_saturate("sweep " + recipe + " --over train.batch=10,20 --markdown " +
+                            (dir / "none/l.md")),
+               4, {dir / "none/l.md"});
   expect_error(run_saturate("sweep " + recipe + " --over train.batch=1,no"), 2,
                {"point train.batch=no", "train.batch"});
   expect_error(run_saturate("sweep " + recipe), 2, {"--over"});

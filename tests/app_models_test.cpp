@@ -178,6 +178,11 @@ TEST_F(ModelCommand, AProgramIsTrainedEvaluatedResumedAndExported) {
       run_saturate("export " + (dir / "run") + " --format torchscript --out " + (dir / "model.pt"))
           .exit_code,
       0);
+  const std::string records = read_text(dir / "run/metrics.jsonl");
+  expect_error(run_saturate("export " + (dir / "run") + " --format torchscript --out " +
+                            (dir / "run/metrics.jsonl")),
+               2, {"would be lost", dir / "run/metrics.jsonl", ".pt"});
+  EXPECT_EQ(read_text(dir / "run/metrics.jsonl"), records);
 }
 
 // The graph has the run's weights by name, and what readers must know.

@@ -147,6 +147,16 @@ TEST_F(TrainCommand, ACheckpointIsFoundFromAPathInsideTheRun) {
   }
 }
 
+TEST_F(TrainCommand, ARunThatHadEndedMakesNoOtherFolder) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const CommandResult again =
+      run_saturate("train --resume " + (dir / "run/checkpoints") + " --out " + (dir / "new/run"));
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
+  EXPECT_NE(again.out.find("run folder  " + (dir / "run") + "\n"), std::string::npos) << again.out;
+  EXPECT_FALSE(std::filesystem::exists(dir / "new"));
+}
+
 // A launcher restarts a run that failed before its first checkpoint.
 TEST_F(TrainCommand, ARestartWithoutACheckpointResumesTheGivenOne) {
   ASSERT_EQ(train("run").exit_code, 0);

@@ -135,6 +135,20 @@ TEST(PosixEnv, APipeIsRefusedWithoutWaiting) {
   EXPECT_EQ(error.reason(), "not a regular file");
 }
 
+// A sparse file may have any size.
+TEST(PosixEnv, AFileLargerThanTheMemoryIsRefused) {
+  const TempDir dir;
+  write_file(dir / "sparse.jpg", "abc");
+  const uintmax_t memory = uintmax_t(sysconf(_SC_PHYS_PAGES)) * uintmax_t(sysconf(_SC_PAGESIZE));
+  std::error_code failed;
+  std::filesystem::resize_file(dir / "sparse.jpg", memory + 1, failed);
+  if (failed) GTEST_SKIP() << "this file system has no such files: " << failed.message();
+  const Error error = error_of([&] { read_file(Env::posix(), dir / "sparse.jpg"); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_EQ(error.where(), dir / "sparse.jpg");
+  EXPECT_NE(error.reason().find("GB of memory"), std::string::npos) << error.reason();
+}
+
 TEST(PosixEnv, ClockIsMonotonic) {
   Env& env = Env::posix();
   const int64_t before = env.now_ns();

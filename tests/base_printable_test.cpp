@@ -18,6 +18,7 @@ TEST(TerminalText, TerminalControlsAreEscapedByteByByte) {
             "2J")
       << "an 8-bit terminal's CSI";
   EXPECT_EQ(printable("\x85\x90\x9d"), "\\x85\\x90\\x9d");
+  EXPECT_EQ(printable_lines("a\tb\n\x1b[2J\u0085\x9b"), "a\tb\n\\x1b[2J\\xc2\\x85\\x9b");
   EXPECT_EQ(printable("a\u202eb\u2066c\u2069"), "a\\xe2\\x80\\xaeb\\xe2\\x81\\xa6c\\xe2\\x81\\xa9");
   EXPECT_EQ(printable("\u200e\u200f\u061c\u2028"),
             "\\xe2\\x80\\x8e\\xe2\\x80\\x8f\\xd8\\x9c\\xe2\\x80\\xa8");

@@ -15,8 +15,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/cgroup.h"
 #include "base/thread_pool.h"
 #include "saturate/data/error.h"
+#include "tests/data_testing.h"
 #include "tests/paths.h"
 
 namespace saturate {
@@ -24,6 +26,20 @@ namespace {
 
 using std::chrono_literals::operator""ms;
 using std::chrono_literals::operator""s;
+
+TEST(Cgroups, AreThoseThatHoldTheProcess) {
+  const testing::TempDir dir;
+  const auto folders = [&](const std::string& membership) {
+    testing::write_file(dir / "cgroup", membership);
+    return cgroup_folders(dir / "cgroup", "/r");
+  };
+  using Folders = std::vector<std::string>;
+  EXPECT_EQ(folders("12:cpu:/old\n0::/system.slice/job_1\n"),
+            (Folders{"/r/system.slice/job_1", "/r/system.slice", "/r"}));
+  EXPECT_EQ(folders("0::/\n"), Folders{"/r"}) << "a container";
+  EXPECT_EQ(folders("0::/../other\n"), Folders{"/r"});
+  EXPECT_EQ(folders(""), Folders{"/r"});
+}
 
 // The nice value of each of two threads of a pool with so much added to its creator's.
 std::vector<int> nice_levels(int nice) {

@@ -106,6 +106,16 @@ TEST(Onnx, AnOperatorThatIsNotSupportedIsNamed) {
             "the model cannot be exported to ONNX: it uses aten::roll, which is not supported");
 }
 
+// An argument that the graph would not have.
+TEST(Onnx, ArgumentsThatAreNotSupportedAreNamed) {
+  const auto reason = [](const Function& function) { return refusal(function).reason(); };
+  EXPECT_NE(reason([](const Tensor& x) { return at::round(x, 2); }).find("round with decimals"),
+            std::string::npos);
+  EXPECT_NE(
+      reason([](const Tensor& x) { return at::softplus(x, 1, 1); }).find("softplus with a thresh"),
+      std::string::npos);
+}
+
 TEST(Onnx, WhatATraceDoesNotRecordIsRefused) {
   const auto reason = [](const Function& function) { return refusal(function).reason(); };
   EXPECT_NE(reason([](const Tensor& x) {

@@ -146,6 +146,20 @@ TEST(PickledWeights, ManyDictionariesUnderALongNameAreRefused) {
   EXPECT_NE(pickle_problem(text + "s.", "none").find("too many dictionaries"), std::string::npos);
 }
 
+// Each call copies the list, for a few bytes of the file.
+TEST(PickledWeights, AListThatIsCopiedAgainAndAgainIsRefused) {
+  const auto kept = [](char key) { return std::string("q") + key; };
+  const auto again = [](char key) { return std::string("h") + key; };
+  std::string items;
+  for (int i = 0; i < 1000; ++i) items += again(1);
+  std::string text = "\x80\x02}" + entry("t", two_floats()) +
+                     entry("pair", "K\1K\1\x86" + kept(1)) +
+                     entry("list", "](" + items + "e" + kept(2)) +
+                     entry("call", "ccollections\nOrderedDict\n" + kept(3));
+  for (int i = 0; i < 20'000; ++i) text += entry("x", again(3) + again(2) + "\x85R");
+  EXPECT_NE(pickle_problem(text + ".").find("repeats too many values"), std::string::npos);
+}
+
 TEST(PickledWeights, NumbersOfProtocol1AreRead) {
   const auto with = [](const std::string& number) {
     return "}" + short_text("w") + two_floats() + "s" + short_text("n") + number + "s.";

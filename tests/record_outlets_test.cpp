@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 
 #include "record/sinks.h"
 #include "tests/data_testing.h"
@@ -135,12 +138,13 @@ TEST_F(PrometheusEndpoint, ReturnsTheLastFiguresAsText) {
   record.kind = "step";
   record.step = 7;
   record.loss = 0.5;
-  record.phases.emplace();
-  record.phases->seconds[size_t(Phase::kWait)] = 1.5;
+  record.phases_so_far.seconds[size_t(Phase::kWait)] = 1.5;
   sinks[0]->write(record);
   record.loss = 0.25;
+  record.phases_so_far.seconds[size_t(Phase::kWait)] = 3;
   sinks[0]->write(record);
   record.kind = "eval";
+  record.phases_so_far.seconds[size_t(Phase::kEvaluation)] = 2;
   record.loss = 0.75;
   sinks[0]->write(record);
   const std::string answer = ask(loopback(), port, "/metrics", own_name());
@@ -150,6 +154,7 @@ TEST_F(PrometheusEndpoint, ReturnsTheLastFiguresAsText) {
         "saturate_loss{kind=\"eval\"} 0.75\n", "saturate_last_record_timestamp_seconds 1",
         "# TYPE saturate_phase_seconds_total counter\n",
         "saturate_phase_seconds_total{phase=\"wait\"} 3\n",
+        "saturate_phase_seconds_total{phase=\"evaluation\"} 2\n",
         "Content-Type: text/plain; version=0.0.4"})
     EXPECT_NE(answer.find(line), std::string::npos) << line << " in " << answer;
   EXPECT_NE(ask(loopback(), port, "/other", own_name()).find("404"), std::string::npos);
@@ -177,6 +182,42 @@ TEST_F(PrometheusEndpoint, ASilentClientDoesNotDelayOthers) {
     EXPECT_EQ(errno, EAGAIN);
     close(client);
   }
+}
+
+// A byte a second is no silence.
+TEST_F(PrometheusEndpoint, ASlowClientDoesNotDelayTheEndOfTheRun) {
+  auto sinks = open();
+  const int slow = socket(AF_INET, SOCK_STREAM, 0);
+  const sockaddr_in address = address_of(loopback(), port);
+  ASSERT_EQ(connect(slow, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  std::atomic<bool> is_closed = false;
+  std::jthread writing([&](const std::stop_token& stop) {
+    while (!stop.stop_requested() && send(slow, "G", 1, MSG_NOSIGNAL) == 1)
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    is_closed = !stop.stop_requested();
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the server reads
+  sinks.clear();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_TRUE(is_closed);
+  writing.request_stop();
+  writing.join();
+  close(slow);
+}
+
+TEST_F(PrometheusEndpoint, NoNumberOfClientsUsesUpTheFiles) {
+  const auto sinks = open();
+  std::vector<int> silent;
+  const sockaddr_in address = address_of(loopback(), port);
+  for (int i = 0; i < 200; ++i) {
+    silent.push_back(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    connect(silent.back(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const auto files = std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                                   std::filesystem::directory_iterator());
+  EXPECT_LT(files, 200 + 100) << "of the server";
+  for (const int client : silent) close(client);
 }
 
 TEST_F(PrometheusEndpoint, AnswersAHealthProbe) {

@@ -95,6 +95,17 @@ TEST(Launcher, AProcessThatTheForwardedSignalEndsIsStoppedAndNotFailed) {
   EXPECT_EQ(launch(options, [] { return SIGTERM; }), 128 + SIGTERM);
 }
 
+// As in set-up, where the others lose a process that a signal stopped.
+TEST(Launcher, ThoseThatLoseAStoppedProcessAreStoppedToo) {
+  for (const int stopped : {0, 1}) {
+    LaunchOptions options = bash_options(2, "if [ $RANK = " + std::to_string(stopped) +
+                                                " ]; then sleep 0.2; exit 143; fi\n"
+                                                "echo lost a peer >&$SATURATE_REPORT_FD; exit 4");
+    options.restarts = 3;
+    EXPECT_EQ(launch(options, no_signal), 128 + SIGTERM);
+  }
+}
+
 TEST(Launcher, TheFirstFailedRankIsBlamedHoweverLateItEnds) {
   const Error error = error_of([] {
     launch(

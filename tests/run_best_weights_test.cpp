@@ -114,6 +114,18 @@ TEST(RestoreBest, ARunThatResumesElsewhereTakesThemAlong) {
   EXPECT_TRUE(same_weights(file_of(run, 6), file_of(run, 2)));
 }
 
+// `eval --best` finds them there.
+TEST(RestoreBest, ARunWithoutEarlyStoppingTakesThemAlongToo) {
+  const TempDir dir;
+  const std::string old = dir / "old", run = dir / "new";
+  make_old_run(old);
+  const TrainResult result = run_once(worsening_recipe(0), resuming_options(run, old));
+  EXPECT_EQ(result.end, RunEnd::kDone);
+  EXPECT_EQ(result.best.best_step, 2);
+  EXPECT_EQ(best_checkpoint_path(Env::posix(), run), file_of(run, 2));
+  EXPECT_TRUE(same_weights(file_of(run, 2), file_of(old, 2)));
+}
+
 // Otherwise it would end with its last weights, or never find better ones.
 TEST(RestoreBest, ALostCheckpointOfTheBestResetsTheBestValue) {
   const TempDir dir;

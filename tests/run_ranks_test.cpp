@@ -246,10 +246,13 @@ TEST(RankRuns, SettingsThatAffectCollectivesAreComparedBeforeTheFirstStep) {
 TEST(RankRuns, OtherSettingsMayDiffer) {
   const TempDir dir;
   train_ranks_into(dir / "run", 2, rank_recipe("rank_linear"),
-                   [](Recipe& recipe, TrainerOptions&, int rank) {
+                   [&dir](Recipe& recipe, TrainerOptions&, int rank) {
                      recipe.watch.samples = recipe.watch.histograms = rank;
                      recipe.watch.csv = rank == 1;
                      recipe.data.threads = 1 + rank;
+                     recipe.data.index.mode = rank == 1 ? IndexMode::kOff : IndexMode::kAuto;
+                     recipe.data.store.cache_dir = dir / std::to_string(rank);
+                     recipe.data.store.timeout_s = 100 + rank;
                    });
   EXPECT_EQ(rank_checkpoint(dir / "run").position.step, 8);
 }

@@ -58,6 +58,16 @@ TEST_F(RefusedResume, AStartThatIsRefusedLeavesNoFolder) {
   EXPECT_FALSE(std::filesystem::exists(dir / "a"));
 }
 
+// A recipe that a program makes keeps the rules of a recipe file.
+TEST_F(RefusedResume, AProgramsRecipeThatBreaksARuleStartsNothing) {
+  recipe.precision.mode = PrecisionMode::kBf16O2;
+  recipe.train.lookahead = 0.5;
+  const Error error = error_of([&] { Trainer(Env::posix(), recipe, saving_options(dir / "new")); });
+  EXPECT_EQ(error.exit_code(), 2);
+  EXPECT_NE(std::string(error.what()).find("train.lookahead"), std::string::npos) << error.what();
+  EXPECT_FALSE(std::filesystem::exists(dir / "new"));
+}
+
 TEST_F(RefusedResume, ByAFileThatCannotBeWrittenChangesNothing) {
   recipe.watch.tensorboard = false;
   const auto before = folder_contents(run);

@@ -109,6 +109,10 @@ TEST(WeightAverage, StochasticIsDueAtTheEndsOfEpochsAndOfTheRun) {
     if (ends_epoch && average.is_due(step, 14, ends_epoch)) due.push_back(step);
   }
   EXPECT_EQ(due, (std::vector<int64_t>{8, 12, 14}));
+  const WeightAverage rounded(model, swa(0.55));
+  EXPECT_GT(0.55 * 100, 55);
+  EXPECT_TRUE(rounded.is_due(55, 100, /*ends_epoch=*/true));
+  EXPECT_FALSE(rounded.is_due(54, 100, /*ends_epoch=*/true));
   const WeightAverage moving(model, ema(0.9));
   EXPECT_TRUE(moving.is_due(4, 14, /*ends_epoch=*/false));
   EXPECT_FALSE(moving.is_due(4, 14, /*ends_epoch=*/true)) << "after the step already";

@@ -74,6 +74,22 @@ TEST(MasterWeights, SumGradientsInFp32) {
   EXPECT_TRUE(optimizer->gradients().empty());
 }
 
+TEST(MasterWeights, HaveTheGradientsOfTheModelsParameters) {
+  const auto parameters = master_parameters();
+  const auto optimizer = master_optimizer(parameters, PrecisionMode::kFp16O2);
+  for (const auto& [name, tensor] : parameters)
+    tensor.mutable_grad() = symmetric(name + ".grad", tensor.sizes(), 0.5).to(tensor.scalar_type());
+  optimizer->take_gradients();
+  for (const auto& [name, tensor] : parameters) {
+    const at::Tensor found = optimizer->gradient_of(tensor);
+    ASSERT_TRUE(found.defined()) << name;
+    const auto type = tensor.scalar_type();
+    EXPECT_TRUE(
+        at::equal(found, symmetric(name + ".grad", tensor.sizes(), 0.5).to(type).to(at::kFloat)))
+        << name;
+  }
+}
+
 TEST(MasterWeights, AResumedRunContinuesBitEqually) {
   const auto straight = master_parameters(), stopped = master_parameters(),
              resumed = master_parameters();

@@ -11,6 +11,7 @@
 #include "saturate/model.h"
 #include "saturate/optimizer.h"
 #include "saturate/schedule.h"
+#include "step/precision.h"
 
 namespace saturate {
 namespace {
@@ -87,6 +88,22 @@ TEST_P(OptimizerTraitsOf, AreEqualForRules) {
 
 INSTANTIATE_TEST_SUITE_P(Optimizer, OptimizerTraitsOf, ::testing::ValuesIn(names_of(optimizers())),
                          [](const auto& tested) { return tested.param; });
+
+TEST(OptimizerRules, AMeanThatNeverChangesIsRefused) {
+  EXPECT_TRUE(is_accepted({"optimizer.name=adamw", "optimizer.betas=[0, 0.9999]"}));
+  EXPECT_FALSE(is_accepted({"optimizer.name=adamw", "optimizer.betas=[1, 0.999]"}));
+  EXPECT_FALSE(is_accepted({"optimizer.name=adamw", "optimizer.betas=[0.9, 1]"}));
+  for (const std::string name : {"sgd", "adam"})
+    EXPECT_EQ(is_accepted({"optimizer.name=" + name, "schedule.name=onecycle",
+                           "schedule.cycle_momentum=[0.85, 1]"}),
+              name == "sgd");
+}
+
+TEST(Precision, AutoIsBf16OnGpusThatComputeInIt) {
+  for (const char* architecture : {"sm_80", "sm_90", "sm_100", ""})
+    EXPECT_TRUE(gpu_has_bf16(architecture)) << architecture;
+  EXPECT_FALSE(gpu_has_bf16("sm_75"));
+}
 
 constexpr int64_t kEpoch = 10, kTotal = 100;
 

@@ -106,7 +106,8 @@ struct MetricsRecord {
   std::optional<PhaseTimes> device_phases;  // on the stream of the step: see DevicePhases
   std::vector<StreamTime> streams;
   std::vector<std::pair<std::string, double>> scalars;  // ObserverContext::log(): keys of the line
-  int64_t images = 0;  // "step": trained on in the period, by all ranks; not in the file
+  int64_t images = 0;             // "step": trained on in the period, by all ranks; not in the file
+  PhaseTimes phases_so_far = {};  // seconds since this process began the run; not in the file
 };
 
 struct StepEvent {

@@ -47,6 +47,9 @@ class Optimizer {
   virtual void step(double lr, const at::Tensor& found_inf = {}) = 0;
   // The gradients that step() uses; writing them changes them.
   virtual std::vector<at::Tensor> gradients() const = 0;
+  // The one of them for a parameter of the model, which need not be in it (master weights);
+  // undefined: none.
+  virtual at::Tensor gradient_of(const at::Tensor& parameter) const { return parameter.grad(); }
   // Frees the gradients (sets them to none), or zeroes them if optimizer.set_to_none is false.
   virtual void zero_grad() = 0;
   // From the next step on step() reads the learning rate from this scalar on the parameters' device

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "advise/what_ifs.h"
+#include "base/printable.h"
 
 namespace saturate {
 namespace {
@@ -209,7 +210,15 @@ size_t untimed(const Diagnosis& diagnosis) {
   return size_t(std::ranges::count(diagnosis.skipped, true, &WhatIf::no_time));
 }
 
+// The number of changes with which the run fails.
+size_t failed(const Diagnosis& diagnosis) {
+  return size_t(std::ranges::count(diagnosis.skipped, true, &WhatIf::failed));
+}
+
 std::string too_little(const Diagnosis& diagnosis, const Measurements& found) {
+  if (untimed(diagnosis) == 0 && diagnosis.uncertain.empty())
+    return fmt::format("No change could be measured: the run fails with each of {}",
+                       failed(diagnosis));
   std::string why;
   if (const size_t count = untimed(diagnosis); count > 0)
     why = fmt::format("{} of {} changes had no time", count, found.what_ifs.size());
@@ -354,8 +363,9 @@ Diagnosis classify(const Measurements& found) {
   diagnosis.efficiency = grouped       ? group_efficiency(found.ranks)
                          : ceiling > 0 ? std::min(1.0, found.rate / ceiling)
                                        : 0;
-  diagnosis.undecided =
-      diagnosis.fixes.empty() && (untimed(diagnosis) > 0 || !diagnosis.uncertain.empty());
+  const bool none_runs = diagnosis.idle.empty() && failed(diagnosis) > 0;
+  diagnosis.undecided = diagnosis.fixes.empty() &&
+                        (untimed(diagnosis) > 0 || none_runs || !diagnosis.uncertain.empty());
   diagnosis.healthy = diagnosis.fixes.empty() && !diagnosis.undecided;
   // Input that is faster than compute only shares the cores with it.
   const bool starved = found.without_input.ratio >= kWorthGain && found.without_input.low > 1 &&
@@ -364,7 +374,7 @@ Diagnosis classify(const Measurements& found) {
     diagnosis.cause = cause_of(diagnosis.fixes, found);
   else if (starved)
     diagnosis.cause = cause_of_input(diagnosis);
-  diagnosis.summary = summary_of(diagnosis, found);
+  diagnosis.summary = without_queries(summary_of(diagnosis, found));
   return diagnosis;
 }
 

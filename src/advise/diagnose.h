@@ -60,6 +60,7 @@ struct WhatIf {
   std::optional<Gain> gain = std::nullopt;
   std::string skipped = {};
   bool no_time = false;  // the reason was lack of time
+  bool failed = false;   // or a failure: it does not run
   // False: `gain` is inferred from other measurements, possibly without an interval: low == high.
   bool measured = true;
 

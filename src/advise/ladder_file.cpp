@@ -12,6 +12,7 @@
 
 #include "advise/ladder.h"
 #include "base/files.h"
+#include "base/printable.h"
 #include "data/bytes.h"
 #include "saturate/data/registry.h"
 
@@ -236,11 +237,11 @@ struct Axis {
 std::vector<std::string> split_values(const std::string& text) {
   std::vector<std::string> values(1);
   int depth = 0;
-  bool quoted = false;
+  char quote = 0;  // that the place is within
   for (const char c : text) {
-    if (c == '"') quoted = !quoted;
-    if (!quoted) depth += (c == '[') - (c == ']');
-    if (c == ',' && depth == 0 && !quoted)
+    if (quote ? c == quote : c == '"' || c == '\'') quote = quote ? 0 : c;
+    if (!quote) depth += (c == '[') - (c == ']');
+    if (c == ',' && depth == 0 && !quote)
       values.emplace_back();
     else
       values.back() += c;
@@ -302,7 +303,7 @@ Ladder make_sweep(const std::string& recipe, std::span<const std::string> over) 
         grid.push_back(rung);
         const std::string setting = axis.key + "=" + value;
         grid.back().set.push_back(setting);
-        grid.back().name += (rung.name.empty() ? "" : " ") + setting;
+        grid.back().name += (rung.name.empty() ? "" : " ") + without_queries(setting);
       }
     ladder.rungs = std::move(grid);
     ladder.title += (ladder.title.empty() ? "" : " x ") + axis.key;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "advise/ladder.h"
+#include "base/printable.h"
 #include "record/json_fields.h"
 #include "trace/host.h"
 
@@ -120,8 +121,15 @@ std::string cell(std::string text) {
 
 std::string joined(const std::vector<std::string>& texts) {
   std::string all;
-  for (const auto& text : texts) all += (all.empty() ? "" : ", ") + ("`" + text + "`");
+  for (const auto& text : texts)
+    all += (all.empty() ? "" : ", ") + ("`" + without_queries(text) + "`");
   return all;
+}
+
+ordered_json settings_json(const std::vector<std::string>& settings) {
+  ordered_json json = ordered_json::array();
+  for (const auto& setting : settings) json.push_back(without_queries(setting));
+  return json;
 }
 
 ordered_json to_json(const Rung& rung, const RungResult& found) {
@@ -135,7 +143,7 @@ ordered_json to_json(const Rung& rung, const RungResult& found) {
   const RungTiming last = measured ? found.rounds.back() : RungTiming();
   ordered_json json = {
       {"name", rung.name},
-      {"set", rung.set},
+      {"set", settings_json(rung.set)},
       {"processes", rung.processes},
       {"steps_per_s", measured ? ordered_json(steps_per_s(found)) : ordered_json()},
       {"images_per_s", measured ? ordered_json(images_per_s(found)) : ordered_json()},
@@ -150,7 +158,7 @@ ordered_json to_json(const Rung& rung, const RungResult& found) {
       {"cores_used", measured ? ordered_json(sum_of(found).cores_used()) : ordered_json()},
       {"memory_peak_bytes", measured ? ordered_json(last.memory_peak_bytes) : ordered_json()},
       {"tensor_peak_bytes", measured ? ordered_json(last.tensor_peak_bytes) : ordered_json()},
-      {"skipped", text_of(found.skipped)},
+      {"skipped", text_of(without_queries(found.skipped))},
       {"seed_figure", text_of(rung.seed_figure)},
       {"seed_gain_first", or_null(found.seed_gain)}};
   if (!measured) return json;
@@ -167,7 +175,8 @@ std::string format_ladder(const Ladder& ladder, const LadderResult& result) {
   return ladder.title + "\n\n" + aligned(table_of(ladder, result)) +
          notes(ladder, result, "where time goes",
                [](const RungResult& found) { return phases_text(found); }) +
-         notes(ladder, result, "skipped", [](const RungResult& found) { return found.skipped; }) +
+         notes(ladder, result, "skipped",
+               [](const RungResult& found) { return printable(found.skipped); }) +
          (result.interrupted ? "\ninterrupted: what was measured until then\n" : "");
 }
 
@@ -176,7 +185,8 @@ std::string ladder_markdown(const Ladder& ladder, const LadderResult& result) {
   table[0].insert(table[0].end(), {"where time goes", "settings"});
   for (size_t i = 0; i < ladder.rungs.size(); ++i) {
     const RungResult& found = result.rungs[i];
-    table[i + 1].push_back(found.rounds.empty() ? "skipped: " + found.skipped : phases_text(found));
+    table[i + 1].push_back(found.rounds.empty() ? "skipped: " + printable(found.skipped)
+                                                : phases_text(found));
     table[i + 1].push_back(joined(ladder.rungs[i].set));
   }
   std::string text = fmt::format("## {}\n\n", ladder.title);
@@ -193,7 +203,7 @@ std::string ladder_json(const Ladder& ladder, const LadderResult& result,
                         const LadderOptions& options) {
   ordered_json json = {{"title", ladder.title},
                        {"recipe", ladder.recipe},
-                       {"set", ladder.set},
+                       {"set", settings_json(ladder.set)},
                        {"host", ordered_json::parse(host_json())},
                        {"commit", build_commit()},
                        {"rounds", options.rounds},

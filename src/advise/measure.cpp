@@ -33,6 +33,10 @@ bool spares_step(Cause cause) {
   return is_input(cause) || cause == Cause::kCopy;
 }
 
+bool has_bf16(const std::string& device) {
+  return resolve_precision(PrecisionMode::kAuto, resolve_device(device)) == PrecisionMode::kBf16;
+}
+
 // Shares of the time.
 constexpr double kBaseShare = 0.25;       // for the recipe itself
 constexpr double kInterludeShare = 0.05;  // for evaluations, and at most for one
@@ -80,7 +84,7 @@ class Measuring {
     const bool on_gpu = found_.on_gpu;
     const Machine machine = {.cores = found_.cores,
                              .on_gpu = on_gpu,
-                             .has_bf16 = on_gpu || cpu_has_bf16(),
+                             .has_bf16 = has_bf16(found_.recipe.train.device),
                              .augments = on_gpu && has_finish_kernel(),
                              .memory_bytes = double(available_memory())};
     const Recipe& recipe = found_.recipe;
@@ -313,12 +317,11 @@ class Measuring {
       const auto rounds = take_turns(*make_trial(recipe_of_trial(recipe)), share_s);
       if (rounds) what_if.gain = rounds->gain();
       return rounds.has_value();
-    } catch (const Error& error) {
-      if (base_->has_failed()) throw;
-      what_if.skipped = "does not run: " + error.reason();
     } catch (const std::exception& error) {
       if (base_->has_failed()) throw;
-      what_if.skipped = "does not run: " + first_line(error.what());
+      const auto* const own = dynamic_cast<const Error*>(&error);
+      what_if.skipped = "does not run: " + (own ? own->reason() : first_line(error.what()));
+      what_if.failed = true;
     }
     return !options_.should_stop();
   }

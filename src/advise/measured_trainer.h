@@ -49,21 +49,34 @@ void set_ledger(Trainer& trainer, bool enabled);
 // hold_batch() or release_batch(), which set the process's switches for it again. On any rank.
 void rest(Trainer& trainer);
 
+// Without output but metrics.jsonl.
+inline void watch_little(WatchOptions& watch) {
+  watch.progress = false;
+  watch.prometheus_port = 0;  // which the next run may use
+  watch.trace.clear();
+  watch.samples = watch.histograms = 0;
+}
+
+// With a constant rate if the schedule needs evaluations.
+inline void skip_evaluations(Recipe& recipe) {
+  recipe.data.eval_source.clear();
+  recipe.train.early_stop = 0;
+  if (!traits_of(recipe.schedule).needs_evaluations) return;
+  recipe.schedule = {};
+  recipe.schedule.name = "constant";
+}
+
 // Without work between steps, without an end before the measurements', and with constant weights,
 // so that all measurements compute the same numbers.
 inline Recipe measured_recipe(Recipe recipe) {
-  recipe.data.eval_source.clear();
+  skip_evaluations(recipe);
   recipe.optimizer.lr = 0;
   recipe.train.epochs = std::max(recipe.train.epochs, 1e6);
   // Always of the first size, however many epochs the measurement takes; `size` remains the last.
   if (auto& sizes = recipe.augment.size_changes; sizes.size() > 1)
     sizes = {sizes.front(), {std::numeric_limits<int>::max(), recipe.augment.size}};
   recipe.train.max_minutes = 0;
-  recipe.train.early_stop = 0;
-  recipe.watch.progress = false;
-  recipe.watch.prometheus_port = 0;  // which the next run may use
-  recipe.watch.trace.clear();
-  recipe.watch.samples = recipe.watch.histograms = 0;
+  watch_little(recipe.watch);
   return recipe;
 }
 

@@ -208,9 +208,9 @@ std::optional<Tuning> tune(Env& env, const Recipe& recipe, const TuneOptions& op
 
 std::optional<double> early_loss(Env& env, Recipe recipe, const std::string& folder,
                                  int64_t samples, const std::function<bool()>& should_stop) {
-  recipe.data.eval_source.clear();
+  skip_evaluations(recipe);
   recipe.train.max_minutes = 0;
-  recipe.train.early_stop = 0;
+  watch_little(recipe.watch);
   recipe.watch.every = 1;
   int64_t trained = 0;
   {

@@ -123,9 +123,7 @@ int bench_allreduce(const AllreduceArguments& arguments) {
     for (double kib : arguments.kib)
       report.rows.push_back(measure_size(env, group, placed, int64_t(kib * 1024), arguments));
   if (world.rank != 0) return 0;
-  print_table(report);
-  write_report(arguments.json, report);
-  return 0;
+  return publish(report, arguments.json, print_table);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "app/command.h"
 #include "record/json_fields.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
@@ -34,8 +35,8 @@ void print_report(const BenchReport& report) {
   }
 }
 
-void write_report(const std::string& path, const BenchReport& report) {
-  if (path.empty()) return;
+int publish(const BenchReport& report, const std::string& json_path,
+            const std::function<void(const BenchReport&)>& print) {
   const Host host = this_host();
   nlohmann::ordered_json json = {{"bench", report.bench},
                                  {"host",
@@ -53,17 +54,12 @@ void write_report(const std::string& path, const BenchReport& report) {
     entry.update(row.keys);
     json["rows"].push_back(entry);
   }
-  write_atomically(Env::posix(), path, json_text(json));
-}
-
-int publish(const BenchReport& report, const std::string& json_path) {
-  print_report(report);
-  write_report(json_path, report);
+  write_and_print({{json_path, json_text(json)}}, [&] { print(report); });
   return 0;
 }
 
 void add_json_option(CLI::App& command, std::string& path) {
-  command.add_option("--json", path, "Write the rows to this file too");
+  command.add_option("--json", path, "Write the rows to this file too")->each(require_output);
 }
 
 void require_release_build() {

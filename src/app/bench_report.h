@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -29,7 +30,7 @@ void add_bench_input(CLI::App& command, BenchInput& arguments);
 // The named recipe, or ImageNet's usual augmentation for a source.
 Recipe recipe_of(Env& env, const BenchInput& arguments);
 
-// --json, for publish().
+// --json, for publish(); fails at once if the file cannot be written.
 void add_json_option(CLI::App& command, std::string& path);
 
 // A repeated measurement.
@@ -49,10 +50,9 @@ struct BenchReport {
 // Prints a table: median, minimum and maximum of each row.
 void print_report(const BenchReport& report);
 // Writes {"bench", "host", "commit", "rows": [{"name", "unit", "median", "min", "max", "n", ...}]},
-// unless the path is empty.
-void write_report(const std::string& path, const BenchReport& report);
-// Does both. Returns an exit code.
-int publish(const BenchReport& report, const std::string& json_path);
+// unless the path is empty; then calls print(). Returns an exit code.
+int publish(const BenchReport& report, const std::string& json_path,
+            const std::function<void(const BenchReport&)>& print = print_report);
 
 // Fails with kUsage in a debug build.
 void require_release_build();

@@ -132,8 +132,9 @@ BenchReport report_of(const StepBench& found) {
   return report;
 }
 
-// Details without a column in the table.
+// The table, and details without a column in it.
 void print_details(const BenchReport& report) {
+  print_report(report);
   for (const BenchRow& row : report.rows) {
     const auto& keys = row.keys;
     if (keys.contains("percent"))
@@ -167,10 +168,7 @@ int measure_step(const StepArguments& arguments) {
   const auto found = run_bench(arguments, bench_step);
   if (!found) return interrupted_code();
   const BenchReport report = report_of(*found);
-  print_report(report);
-  print_details(report);
-  write_report(arguments.json, report);
-  return 0;
+  return publish(report, arguments.json, print_details);
 }
 
 int measure_ledger(const StepArguments& arguments) {
@@ -181,11 +179,11 @@ int measure_ledger(const StepArguments& arguments) {
       "ledger",
       {{"ledger on", "images/s", found->before}, {"ledger off", "images/s", found->after}}};
   report.rows[1].keys = {{"gain", gain.ratio}, {"low", gain.low}, {"high", gain.high}};
-  print_report(report);
-  fmt::print("\nwithout the ledger: {:+.2f} % images/s (95 % interval {:+.2f} to {:+.2f})\n",
-             100 * (gain.ratio - 1), 100 * (gain.low - 1), 100 * (gain.high - 1));
-  write_report(arguments.json, report);
-  return 0;
+  return publish(report, arguments.json, [&](const BenchReport&) {
+    print_report(report);
+    fmt::print("\nwithout the ledger: {:+.2f} % images/s (95 % interval {:+.2f} to {:+.2f})\n",
+               100 * (gain.ratio - 1), 100 * (gain.low - 1), 100 * (gain.high - 1));
+  });
 }
 
 constexpr const char* kFooter =

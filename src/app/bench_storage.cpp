@@ -159,14 +159,14 @@ int measure_storage(Env& env, const StorageArguments& arguments) {
     report.rows.push_back(std::move(variant.megabytes));
     std::ranges::move(variant.far, std::back_inserter(report.rows));
   }
-  const int code = publish(report, arguments.json);
-  for (const StorageVariant& variant : variants) {
-    const auto advice = link_advice(variant.link);
-    if (variant.link.requests_per_s > 0)
-      fmt::print("\n{}: {}\n", variant.samples.name, link_text(variant.link));
-    for (const std::string& line : advice) fmt::print("  {}\n", line);
-  }
-  return code;
+  return publish(report, arguments.json, [&](const BenchReport&) {
+    print_report(report);
+    for (const StorageVariant& variant : variants) {
+      if (variant.link.requests_per_s > 0)
+        fmt::print("\n{}: {}\n", variant.samples.name, link_text(variant.link));
+      for (const std::string& line : link_advice(variant.link)) fmt::print("  {}\n", line);
+    }
+  });
 }
 
 int bench_storage(const StorageArguments& given) {
@@ -198,10 +198,12 @@ void add_bench_storage(CLI::App& bench, int& exit_code) {
   add_number(command, "--block", arguments.block, 1, 1 << 30,
              "As the number of data.shuffle=block:128");
   add_number(command, "--repeats", arguments.repeats, 1, 1000, "Measurements of each variant");
-  command.add_option("--cache-dir", arguments.store.cache_dir,
-                     "As data.cache_dir; a new folder in this one is used, and removed at the end");
+  CLI::Option* const folder = command.add_option(
+      "--cache-dir", arguments.store.cache_dir,
+      "As data.cache_dir; a new folder in this one is used, and removed at the end");
   command.add_option("--cache-gb", arguments.store.cache_gb, "As data.cache_gb, of --cache-dir")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::NonNegativeNumber)
+      ->needs(folder);
   add_json_option(command, arguments.json);
 }
 

@@ -12,6 +12,7 @@
 #include "reduce/binding.h"
 #include "run/checkpoint.h"
 #include "run/setup.h"
+#include "saturate/data/world.h"
 #include "saturate/group.h"
 
 namespace saturate {
@@ -78,6 +79,21 @@ int signal_to_pass_on() {
 
 int interrupted_code() {
   return 128 + (stop_signal() != 0 ? stop_signal() : SIGTERM);
+}
+
+void require_output(const std::string& path) {
+  if (!path.empty() && this_world().rank == 0) require_writable(Env::posix(), path);
+}
+
+void write_and_print(const std::vector<TextFile>& files, const std::function<void()>& print) {
+  try {
+    for (const auto& [path, text] : files)
+      if (!path.empty()) write_atomically(Env::posix(), path, text);
+  } catch (const Error&) {
+    print();
+    throw;
+  }
+  print();
 }
 
 void require_running() {

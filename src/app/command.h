@@ -2,12 +2,14 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/cancel.h"
+#include "base/files.h"
 #include "base/printable.h"
 #include "saturate/data/error.h"
 #include "saturate/data/recipe.h"
@@ -110,6 +112,14 @@ auto until_stopped(const Body& body) {
     throw Stopped();
   }
 }
+
+// Fails as require_writable() if the file that the command will write at its end cannot be written,
+// so before its work. Does nothing for an empty path, and in all ranks but 0, which writes.
+void require_output(const std::string& path);
+
+// Writes the files whose path is not empty, then calls print(): also if a file cannot be written,
+// and if nobody reads what is printed, the files are there.
+void write_and_print(const std::vector<TextFile>& files, const std::function<void()>& print);
 
 // c10d logs each lost connection with a stack trace; Group reports the failure in one line.
 // TORCH_CPP_LOG_LEVEL shows the log. REQUIRES: no other thread has started.

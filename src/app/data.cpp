@@ -94,23 +94,26 @@ DatasetReport examine(Env& env, const InspectArguments& arguments, const char* t
 
 int inspect(const InspectArguments& arguments) {
   Env& env = Env::posix();
+  require_output(arguments.json);
   const DatasetReport report = examine(env, arguments, "inspect", InspectDepth::kHeaders,
                                        arguments.all ? SIZE_MAX : kInspected);
-  print_report(report, arguments.source);
-  if (!arguments.json.empty()) write_atomically(env, arguments.json, to_json(report));
+  write_and_print({{arguments.json, to_json(report)}},
+                  [&] { print_report(report, arguments.source); });
   return 0;
 }
 
 int verify(const InspectArguments& arguments) {
   Env& env = Env::posix();
+  require_output(arguments.json);
   const DatasetReport report = examine(env, arguments, "verify", InspectDepth::kPixels, SIZE_MAX);
-  print_broken(report, "");
-  fmt::print("{} of {} {} are broken ({})\n", report.broken.size(), report.samples,
-             report.fields.empty() ? "images" : "samples", printable(arguments.source));
   const nlohmann::ordered_json json = {{"source", as_utf8(without_queries(arguments.source))},
                                        {"samples", report.samples},
                                        {"broken", to_json(report.broken)}};
-  if (!arguments.json.empty()) write_atomically(env, arguments.json, json_text(json));
+  write_and_print({{arguments.json, json_text(json)}}, [&] {
+    print_broken(report, "");
+    fmt::print("{} of {} {} are broken ({})\n", report.broken.size(), report.samples,
+               report.fields.empty() ? "images" : "samples", printable(arguments.source));
+  });
   return report.broken.empty() ? 0 : int(ErrorKind::kData);
 }
 
@@ -137,6 +140,7 @@ void print_index(const IndexArguments& arguments, const std::string& path,
 // Ctrl-C keeps the positions found so far: the next call continues.
 int index(const IndexArguments& arguments) {
   Env& env = Env::posix();
+  require_output(arguments.json);
   const bool given = !arguments.out.empty();
   const std::string path = given ? arguments.out : index_path_of(env, arguments.source);
   if (path.empty())
@@ -158,7 +162,6 @@ int index(const IndexArguments& arguments) {
   const bool whole = !given && !arguments.source.starts_with("split:");
   IndexTotals totals;
   if (report.found + report.known > 0) totals = index.save(whole);
-  print_index(arguments, path, report, totals);
   nlohmann::ordered_json broken = nlohmann::ordered_json::array();
   for (const auto& sample : report.broken)
     broken.push_back({{"name", as_utf8(sample.name)}, {"reason", as_utf8(sample.reason)}});
@@ -171,7 +174,8 @@ int index(const IndexArguments& arguments) {
                                        {"files", totals.files},
                                        {"bytes", totals.bytes},
                                        {"broken", broken}};
-  if (!arguments.json.empty()) write_atomically(env, arguments.json, json_text(json));
+  write_and_print({{arguments.json, json_text(json)}},
+                  [&] { print_index(arguments, path, report, totals); });
   return 0;
 }
 

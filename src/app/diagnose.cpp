@@ -40,11 +40,11 @@ std::string interval(const WhatIf& what_if) {
          (what_if.measured ? "" : " inferred");
 }
 
-// As --set takes it, for copying.
+// As --set takes it, for copying, but for the queries of URLs, which may be secret.
 std::string pasted(const WhatIf& what_if) {
   std::string text;
   for (const std::string& setting : what_if.settings)
-    text += (text.empty() ? "" : " ") + shell_word(setting);
+    text += (text.empty() ? "" : " ") + shell_word(without_queries(setting));
   return text;
 }
 
@@ -128,7 +128,8 @@ void print_fixes(const Diagnosis& diagnosis, const Measurements& found) {
   const auto first = std::find_if(diagnosis.fixes.begin(), diagnosis.fixes.end(),
                                   [&](const WhatIf& fix) { return fix.cause == diagnosis.cause; });
   if (first->settings.empty()) return;
-  fmt::print("\nto begin with, as recipe lines\n{}", recipe_lines(found.recipe, first->settings));
+  fmt::print("\nto begin with, as recipe lines\n{}",
+             without_queries(recipe_lines(found.recipe, first->settings)));
 }
 
 void print_others(const char* title, const std::vector<WhatIf>& what_ifs) {
@@ -145,12 +146,14 @@ void print_diagnosis(const Diagnosis& diagnosis, const Measurements& found) {
   print_others("not worth doing", diagnosis.idle);
   if (!diagnosis.skipped.empty()) fmt::print("\nnot measured\n");
   for (const WhatIf& what_if : diagnosis.skipped)
-    fmt::print("  {:<44} {}\n", pasted(what_if), what_if.skipped);
+    fmt::print("  {:<44} {}\n", pasted(what_if), printable(what_if.skipped));
 }
 
 Json gain_json(const WhatIf& what_if) {
-  Json json = {{"set", what_if.settings.empty() ? Json() : Json(what_if.text())},
-               {"settings", what_if.settings},
+  Json settings = Json::array();
+  for (const std::string& setting : what_if.settings) settings.push_back(without_queries(setting));
+  Json json = {{"set", settings.empty() ? Json() : Json(without_queries(what_if.text()))},
+               {"settings", settings},
                {"cause", cause_name(what_if.cause)},
                {"gain", what_if.gain->ratio}};
   json["low"] = has_interval(what_if) ? Json(what_if.gain->low) : Json();
@@ -208,7 +211,8 @@ Json to_json(const Diagnosis& diagnosis, const Measurements& found) {
   const auto known = [](double rate) { return rate > 0 ? Json(rate) : Json(); };
   Json skipped = Json::array();
   for (const WhatIf& what_if : diagnosis.skipped)
-    skipped.push_back({{"set", what_if.text()}, {"why", what_if.skipped}});
+    skipped.push_back(
+        {{"set", without_queries(what_if.text())}, {"why", without_queries(what_if.skipped)}});
   const Host host = this_host();
   return {{"cause", cause_name(diagnosis.cause)},
           {"healthy", diagnosis.healthy},
@@ -255,6 +259,7 @@ int diagnose(const DiagnoseArguments& arguments) {
   Env& env = Env::posix();
   const Recipe recipe = load_recipe(env, arguments.recipe, arguments.overrides);
   const std::shared_ptr<Group> group = join_group(recipe);
+  require_output(arguments.json);
   catch_stop_signals();
   const bool is_first = !group || group->rank() == 0;
   std::optional<ScratchFolder> folder;
@@ -266,9 +271,8 @@ int diagnose(const DiagnoseArguments& arguments) {
   if (!found) return interrupted_code();
   if (!is_first) return 0;
   const Diagnosis diagnosis = classify(*found);
-  print_diagnosis(diagnosis, *found);
-  if (!arguments.json.empty())
-    write_atomically(env, arguments.json, json_text(to_json(diagnosis, *found)));
+  write_and_print({{arguments.json, json_text(to_json(diagnosis, *found))}},
+                  [&] { print_diagnosis(diagnosis, *found); });
   return 0;
 }
 

@@ -30,8 +30,7 @@ struct EvalArguments {
   GenerationArguments generation;
 };
 
-void write_json(Env& env, const std::string& path, const Metrics& metrics,
-                const std::optional<ClassResults>& by_class) {
+std::string to_json(const Metrics& metrics, const std::optional<ClassResults>& by_class) {
   nlohmann::ordered_json json = {
       {"samples", metrics.samples},
       {"loss", or_null(metrics.samples > 0 ? std::optional(metrics.loss) : std::nullopt)}};
@@ -39,7 +38,7 @@ void write_json(Env& env, const std::string& path, const Metrics& metrics,
   if (by_class) json["accuracy5"] = or_null(metrics.value("accuracy5"));
   for (const auto& [name, value] : metrics.values) json[name == "iou" ? "mean_iou" : name] = value;
   if (by_class) add_json(json, *by_class);
-  write_atomically(env, path, json_text(json));
+  return json_text(json);
 }
 
 // One line per sample: its name, label, prediction and probability.
@@ -108,6 +107,7 @@ void require_one_purpose(const EvalArguments& arguments) {
 int eval(const EvalArguments& arguments) {
   require_one_purpose(arguments);
   Env& env = Env::posix();
+  for (const std::string& file : {arguments.json, arguments.predictions}) require_output(file);
   std::string path;
   const Checkpoint checkpoint = read_saved_model(env, arguments.model, path);
   Recipe recipe = parse_saved_recipe(checkpoint.recipe_toml, path, arguments.overrides);
@@ -151,13 +151,15 @@ int eval(const EvalArguments& arguments) {
   if (const at::Tensor rows = kept.rows(); rows.defined()) kept.finish(*task, rows, metrics);
   progress.finish();
   report_skipped(evaluator);
-  print_metrics(metrics, unit, averaged ? path + ", averaged weights" : path);
   std::optional<ClassResults> by_class;
   if (classifies || (kind == TaskKind::kSegment && metrics.weight() > 0))
     by_class = results_of(answers, metrics, checkpoint.classes);
-  if (by_class) fmt::print("\n{}", format_class_results(*by_class));
-  if (!arguments.json.empty()) write_json(env, arguments.json, metrics, by_class);
-  if (wants_names) write_atomically(env, arguments.predictions, predictions.text());
+  write_and_print(
+      {{arguments.json, to_json(metrics, by_class)}, {arguments.predictions, predictions.text()}},
+      [&] {
+        print_metrics(metrics, unit, averaged ? path + ", averaged weights" : path);
+        if (by_class) fmt::print("\n{}", format_class_results(*by_class));
+      });
   return 0;
 }
 

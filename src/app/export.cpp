@@ -7,9 +7,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
 
 #include "app/command.h"
 #include "app/scratch_folder.h"
@@ -73,14 +78,18 @@ int run_program(const std::vector<std::string>& words, const std::string& log) {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, log.c_str(), O_WRONLY | O_CREAT, 0600);
   posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
-  pid_t child = 0;
+  pid_t child = 0, ended = 0;
   int status = 0;
+  bool told = false;
   const int failed = posix_spawnp(&child, pointers[0], &actions, nullptr, pointers.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   if (failed != 0)
     fail(ErrorKind::kUsage, words[0] + " cannot be run: " + std::strerror(failed), "--format pt2",
          "Set SATURATE_PYTHON to a Python that has torch");
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  while ((ended = waitpid(child, &status, WNOHANG)) == 0 || (ended < 0 && errno == EINTR)) {
+    if (stop_signal() == SIGTERM && !std::exchange(told, true))
+      kill(child, SIGINT);  // Ctrl-C has reached it already
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
@@ -106,8 +115,10 @@ void write_pt2(Env& env, const std::string& out, Model& model, const ModelInput&
   const ScratchFolder scratch(temporary_parent(), "export");
   const std::string weights = scratch.path() + "/model.safetensors", log = scratch.path() + "/log";
   write_safetensors(env, weights, model_state(model), facts);
+  catch_stop_signals_of_writing();
   const int code = run_program({python ? python : "python3", tool, weights, "--out", out}, log);
   if (code == 0) return;
+  require_running();
   const std::string said = last_line(text_of_file(env, log));
   if (code > 128 || said.empty())  // it was killed, or does not say why
     fail(ErrorKind::kRun, fmt::format("Python ended with code {}", code), "--format pt2",
@@ -141,6 +152,16 @@ constexpr Format kFormats[] = {
      write_pt2},
 };
 
+// An existing file is replaced only if its name is that of an export: --out may name a run's
+// records by mistake.
+void require_replaceable(const std::string& out, const Format& format) {
+  std::error_code none;
+  if (out.ends_with(format.extension) || !std::filesystem::is_regular_file(out, none)) return;
+  fail(ErrorKind::kUsage,
+       fmt::format("--out is a file without the extension {}, and would be lost", format.extension),
+       out, fmt::format("Name a new file, or one that ends in {}", format.extension));
+}
+
 int export_model(const ExportArguments& arguments) {
   Env& env = Env::posix();
   std::string path;
@@ -149,6 +170,8 @@ int export_model(const ExportArguments& arguments) {
   const Format& format = *std::ranges::find(kFormats, arguments.format, &Format::name);
   const std::string out =
       !arguments.out.empty() ? arguments.out : recipe.model.name + std::string(format.extension);
+  require_replaceable(out, format);
+  require_output(out);
   const auto model = load_model(env, checkpoint, recipe, arguments.model.plain, path);
   format.write(env, out, *model, model_input(env, recipe, checkpoint),
                metadata(checkpoint, recipe));

@@ -12,19 +12,6 @@
 namespace saturate {
 namespace {
 
-// A terminal obeys control characters, so all but line ends and tabs are shown as numbers, and so
-// are bytes that are not UTF-8.
-std::string shown(const std::string& text) {
-  std::string safe;
-  for (const char c : as_utf8(text)) {
-    const bool is_control = static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-    safe += is_control && c != '\n' && c != '\t'
-                ? fmt::format("\\x{:02x}", static_cast<unsigned char>(c))
-                : std::string(1, c);
-  }
-  return safe;
-}
-
 // Prints at once, except for a character whose last bytes are not there yet.
 class LiveText {
  public:
@@ -39,7 +26,7 @@ class LiveText {
 
  private:
   void print(size_t bytes) {
-    fmt::print("{}", shown(text_.substr(0, bytes)));
+    fmt::print("{}", printable_lines(text_.substr(0, bytes)));
     std::fflush(stdout);
     text_.erase(0, bytes);
   }

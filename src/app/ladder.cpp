@@ -24,12 +24,6 @@ struct LadderArguments {
   LadderOptions options;
 };
 
-void require_writable_names(const LadderArguments& arguments) {
-  for (const std::string& path : {arguments.json, arguments.markdown})
-    if (!path.empty() && Env::posix().is_directory(path))
-      fail(ErrorKind::kUsage, "the results cannot replace a folder", path, "Name a file");
-}
-
 void make_packs_with_progress(Env& env, const Ladder& ladder, const std::string& scratch) {
   std::optional<Progress> progress;
   make_packs(env, ladder, scratch, [&](size_t done, size_t total) {
@@ -71,7 +65,7 @@ std::unique_ptr<Group> join_ladder(const LadderArguments& arguments) {
 
 int measure_ladder(const Ladder& ladder, const LadderArguments& arguments) {
   require_release_build();
-  require_writable_names(arguments);
+  for (const std::string& path : {arguments.json, arguments.markdown}) require_output(path);
   Env& env = Env::posix();
   catch_stop_signals();
   const auto group = join_ladder(arguments);
@@ -92,11 +86,9 @@ int measure_ladder(const Ladder& ladder, const LadderArguments& arguments) {
   }
   LadderOptions options = arguments.options;
   const LadderResult result = run(env, ladder, arguments, options, processes, group.get());
-  fmt::print("{}", format_ladder(ladder, result));
-  if (!arguments.json.empty())
-    write_atomically(env, arguments.json, ladder_json(ladder, result, options));
-  if (!arguments.markdown.empty())
-    write_atomically(env, arguments.markdown, ladder_markdown(ladder, result));
+  write_and_print({{arguments.json, ladder_json(ladder, result, options)},
+                   {arguments.markdown, ladder_markdown(ladder, result)}},
+                  [&] { fmt::print("{}", format_ladder(ladder, result)); });
   return result.interrupted ? interrupted_code() : 0;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/url_text.h"
 #include "reduce/heartbeat.h"
 #include "run/checkpoint.h"
 #include "run/made_folder.h"
@@ -32,7 +33,8 @@ std::string numbered(const std::string& stem, int number) {
 // The name part of a recipe's file, a folder of images, or SCHEME:PATH.
 std::string stem_of(const std::string& recipe) {
   if (recipe.starts_with("synth:")) return "synth";
-  std::filesystem::path path = recipe.substr(recipe.find(':') + 1);
+  const std::string named = url_name(recipe);  // a signature in a query is secret
+  std::filesystem::path path = named.substr(named.find(':') + 1);
   std::error_code ignored;
   if (path.stem() == "" || path.stem() == "." || path.stem() == "..")  // as in "photos/" and "."
     path = std::filesystem::canonical(path, ignored);
@@ -59,17 +61,6 @@ std::vector<int> numbers_of(Env& env, const std::string& stem) {
 std::string new_run_folder(Env& env, const std::string& recipe) {
   const auto numbers = numbers_of(env, stem_of(recipe));
   return numbered(stem_of(recipe), numbers.empty() ? 1 : numbers.front() + 1);
-}
-
-// The run folder of `path` (a run folder, its checkpoints folder, or a checkpoint).
-std::string run_folder_of(Env& env, const std::string& path) {
-  const bool is_folder = env.is_directory(path);
-  const bool has_files = is_folder && !list_checkpoints(env, path).empty();
-  if (is_folder && !has_files) return path;
-  // A relative path may begin inside the run folder.
-  const std::filesystem::path given = path;
-  const auto folder = ((is_folder ? given : given.parent_path()) / "..").lexically_normal();
-  return (folder.has_filename() ? folder : folder.parent_path()).string();
 }
 
 // Whether `resume` is a run in `out`, or a checkpoint of it, however the two are spelled.
@@ -174,6 +165,16 @@ std::string recipe_path(Env& env, const FolderRequest& request) {
          automatic && !folder.empty() ? folder : "saturate train",
          "Name one, as in: saturate train recipes/demo.toml");
   return path;
+}
+
+std::string run_folder_of(Env& env, const std::string& path) {
+  const bool is_folder = env.is_directory(path);
+  const bool has_files = is_folder && !list_checkpoints(env, path).empty();
+  if (is_folder && !has_files) return path;
+  // A relative path may begin inside the run folder.
+  const std::filesystem::path given = path;
+  const auto folder = ((is_folder ? given : given.parent_path()) / "..").lexically_normal();
+  return (folder.has_filename() ? folder : folder.parent_path()).string();
 }
 
 std::string resumed_path(const FolderRequest& request) {

@@ -24,6 +24,9 @@ std::string recipe_path(Env& env, const FolderRequest& request);
 // The run folder or checkpoint that a request without a recipe resumes.
 std::string resumed_path(const FolderRequest& request);
 
+// The run's folder, given that, its checkpoints folder, or a checkpoint.
+std::string run_folder_of(Env& env, const std::string& path);
+
 // The folder for `request`, which may not exist yet:
 //   --resume PATH   resumes there, in its run's folder or in --out
 //   --resume auto   resumes if --out (else the newest runs/RECIPE-N) has a checkpoint; restarts a

@@ -173,15 +173,19 @@ void choose_folder(Env& env, const TrainArguments& arguments, TrainerOptions& op
 }
 
 // Chooses the folder and makes the trainer; null if a signal stopped that, for example while
-// copying data. A start that fails removes the folder if it made it.
+// copying data. A start that fails, and a resume of a run that had ended, remove the folder if they
+// made it: once `made` is destroyed, after the trainer.
 std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainArguments& arguments,
-                                TrainerOptions& options) {
+                                TrainerOptions& options, std::optional<MadeFolder>& made) {
   const CancelScope scope([] { return stop_signal() != 0; });
-  std::optional<MadeFolder> made;
   try {
     choose_folder(env, arguments, options, made);
     auto trainer = std::make_unique<Trainer>(env, recipe, options);
-    if (made) made->keep();
+    const TrainResult begun = trainer->so_far();
+    if (begun.was_finished)
+      options.out = run_folder_of(env, *options.resume);
+    else if (made)
+      made->keep();
     return trainer;
   } catch (const std::exception& error) {
     if (made && made->is_new()) report_folder("");
@@ -205,7 +209,8 @@ int run(Env& env, const Recipe& recipe, const TrainArguments& arguments, Trainer
   if (arguments.quiet) options.progress = Progress::Style::kSilent;
   const auto reads = std::make_shared<EndWithoutReads>();
   options.observers = {reads};
-  const auto trainer = set_up(env, recipe, arguments, options);
+  std::optional<MadeFolder> made;
+  const auto trainer = set_up(env, recipe, arguments, options, made);
   if (!trainer) return interrupted_code();
   if (first) note_run_folder(env, options.out);
   TrainResult result;

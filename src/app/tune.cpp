@@ -66,6 +66,7 @@ int run_tune(const TuneArguments& arguments) {
   const Recipe recipe = load_recipe(env, arguments.recipe, arguments.overrides);
   if (env.exists(arguments.out))
     fail(ErrorKind::kUsage, "the file exists", arguments.out, "Choose another --out");
+  require_output(arguments.out);
   catch_stop_signals();
   const ScratchFolder folder(arguments.scratch, "tune");
   TuneOptions options = arguments.options;
@@ -73,9 +74,10 @@ int run_tune(const TuneArguments& arguments) {
   options.should_stop = [] { return stop_signal() != 0; };
   const auto tuning = until_stopped([&] { return tune(env, recipe, options); });
   if (!tuning) return interrupted_code();
-  for (const std::string& line : table(*tuning, arguments.options.tolerance))
-    fmt::print("{}\n", line);
-  write_atomically(env, arguments.out, file_text(*tuning, arguments));
+  write_and_print({{arguments.out, file_text(*tuning, arguments)}}, [&] {
+    for (const std::string& line : table(*tuning, arguments.options.tolerance))
+      fmt::print("{}\n", line);
+  });
   fmt::print("\ntrain with it: saturate train {}\n", shell_word(arguments.out));
   return 0;
 }

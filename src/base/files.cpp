@@ -1,6 +1,7 @@
 // Whole-file reading and atomic writing, over any Env.
 #include "base/files.h"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -15,8 +16,19 @@
 
 namespace saturate {
 
+void require_memory(uint64_t bytes, const std::string& path) {
+  static const uint64_t memory =
+      uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  if (bytes <= memory) return;
+  fail(ErrorKind::kData,
+       fmt::format("the file has {:.1f} GB, and this machine {:.1f} GB of memory",
+                   double(bytes) * 1e-9, double(memory) * 1e-9),
+       path, "Remove it, or use a machine with more memory");
+}
+
 void Env::read_into(const std::string& path, std::vector<std::byte>& out) {
   const auto file = open_readable(path);
+  require_memory(file->size(), path);
   out.resize(file->size());
   file->read_at(0, out);
 }
@@ -126,6 +138,12 @@ class NewContents {
 void write_atomically(Env& env, const std::string& path,
                       std::span<const std::span<const std::byte>> pieces) {
   NewContents(env, path, pieces).commit();
+}
+
+void require_writable(Env& env, const std::string& path) {
+  if (env.is_directory(path))
+    fail(ErrorKind::kUsage, "a folder cannot be replaced by a file", path, "Name a file");
+  const NewContents removed_again(env, path, {});
 }
 
 void replace_together(Env& env, const std::vector<TextFile>& files) {

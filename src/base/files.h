@@ -22,6 +22,9 @@ inline std::string text_of_file(Env& env, const std::string& path) {
   return std::string(as_text(read_file(env, path)));
 }
 
+// Fails with kData if a whole file of so many bytes cannot be in memory, as a sparse one.
+void require_memory(uint64_t bytes, const std::string& path);
+
 // A folder's path without slashes at its end.
 inline std::string without_end_slashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -37,6 +40,10 @@ bool begins_with_ended_process(std::string_view text);
 struct TextFile {
   std::string path, text;
 };
+
+// Fails if write_atomically() could not write the file: with kUsage if it is a folder, else as that
+// does. For a command that writes at its end; leaves the file as it is.
+void require_writable(Env& env, const std::string& path);
 
 // As write_atomically() of each, in this order, but replaces none unless all could be written.
 void replace_together(Env& env, const std::vector<TextFile>& files);

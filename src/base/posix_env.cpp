@@ -198,7 +198,9 @@ class PosixEnv : public Env {
   // Allocates nothing itself.
   void read_into(const std::string& path, std::vector<std::byte>& out) override {
     const FileDescriptor fd(::open(path.c_str(), kReading));
-    out.resize(size_of(fd, path));
+    const uint64_t size = size_of(fd, path);
+    require_memory(size, path);
+    out.resize(size);
     read_fully(fd.get(), 0, out, path);
   }
   std::unique_ptr<WritableFile> open_writable(const std::string& path) override {

@@ -139,6 +139,13 @@ std::string printable(const std::string& text) {
   return escaped(without_queries(text), is_harmful, append_bytes);
 }
 
+std::string printable_lines(const std::string& text) {
+  const auto is_bad = [](const CodePoint& point) {
+    return point.value != '\n' && point.value != '\t' && is_harmful(point);
+  };
+  return escaped(as_utf8(text), is_bad, append_bytes);
+}
+
 std::string as_utf8(const std::string& text) {
   const auto is_stray = [](const CodePoint& point) {
     return point.length == 1 && point.value >= 0x80;

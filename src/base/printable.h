@@ -15,6 +15,10 @@ namespace saturate {
 // else, UTF-8 or not, is unchanged.
 std::string printable(const std::string& text);
 
+// The same for text of several lines: line ends and tabs stay, URLs are whole, and a byte that is
+// not UTF-8 becomes \x9b.
+std::string printable_lines(const std::string& text);
+
 // Text with the url_name() (base/url_text.h) of each URL.
 std::string without_queries(const std::string& text);
 

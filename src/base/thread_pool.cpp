@@ -13,17 +13,24 @@
 #include <system_error>
 
 #include "base/cancel.h"
+#include "base/cgroup.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
 namespace {
 
-// cgroup v2's "quota period" in microseconds, or "max"; 0 when unlimited or unknown.
+// The least of the quotas of control groups, each "quota period" in microseconds, or "max"; 0 when
+// unlimited or unknown.
 int cgroup_cores() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  double quota = 0, period = 0;
-  if (!(file >> quota >> period) || period <= 0) return 0;
-  return std::max(1, int(std::ceil(quota / period)));
+  int least = 0;
+  for (const std::string& folder : cgroup_folders()) {
+    std::ifstream file(folder + "/cpu.max");
+    double quota = 0, period = 0;
+    if (!(file >> quota >> period) || period <= 0) continue;
+    const int cores = std::max(1, int(std::ceil(quota / period)));
+    least = least == 0 ? cores : std::min(least, cores);
+  }
+  return least;
 }
 
 // On Linux each thread has its own nice level; process 0 means the calling thread. If the system

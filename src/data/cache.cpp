@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/cgroup.h"
 #include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "data/read_sample.h"
@@ -27,7 +28,7 @@ namespace {
 std::atomic<uint64_t> held{0};  // bytes, over all caches
 
 // A number of bytes from the line of a file that begins with `key`; 0: none.
-uint64_t number_in(const char* path, const std::string& key, uint64_t unit) {
+uint64_t number_in(const std::string& path, const std::string& key, uint64_t unit) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     if (!line.starts_with(key)) continue;
@@ -43,12 +44,16 @@ uint64_t available_memory() {
   uint64_t available = number_in("/proc/meminfo", "MemAvailable:", 1024);
   if (available == 0)
     available = uint64_t(sysconf(_SC_AVPHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
-  const uint64_t limit = number_in("/sys/fs/cgroup/memory.max", "", 1);
-  // Usage includes the page cache, of which the system drops inactive files first.
-  const uint64_t used = number_in("/sys/fs/cgroup/memory.current", "", 1);
-  const uint64_t files = number_in("/sys/fs/cgroup/memory.stat", "inactive_file ", 1);
-  const uint64_t taken = used - std::min(used, files);
-  return limit > 0 ? std::min(available, limit > taken ? limit - taken : 0) : available;
+  for (const std::string& folder : cgroup_folders()) {
+    const uint64_t limit = number_in(folder + "/memory.max", "", 1);
+    if (limit == 0) continue;
+    // Usage includes the page cache, of which the system drops inactive files first.
+    const uint64_t used = number_in(folder + "/memory.current", "", 1);
+    const uint64_t files = number_in(folder + "/memory.stat", "inactive_file ", 1);
+    const uint64_t taken = used - std::min(used, files);
+    available = std::min(available, limit > taken ? limit - taken : 0);
+  }
+  return available;
 }
 
 namespace {

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "base/files.h"
 #include "base/thread_pool.h"
 #include "data/far_members.h"
 #include "data/path_list.h"
@@ -64,7 +65,9 @@ class TarSource : public IndexedSource {
     out.name.assign(paths_[entry.archive]).append(":").append(name_of(entry));
     out.label = entry.label;
     out.encoding = SampleEncoding::kEncoded;
-    out.bytes.resize(size_t(std::min<uint64_t>(most, entry.size)));
+    const uint64_t size = std::min<uint64_t>(most, entry.size);
+    require_memory(size, out.name);
+    out.bytes.resize(size_t(size));
     files_[entry.archive]->read_at(entry.offset, out.bytes);
     return entry.size;
   }

@@ -112,6 +112,12 @@ class OnnxCall {
   std::string text(std::string_view argument) const {  // "" if there is none
     return has(argument) ? same(argument).toStringRef() : "";
   }
+  bool is_text(std::string_view argument) const {
+    return has(argument) && same(argument).isString();
+  }
+  bool is_tensor(std::string_view argument) const {
+    return has(argument) && get(argument)[0].isTensor();
+  }
   std::vector<int64_t> integers(std::string_view argument) const;
   std::vector<double> numbers(std::string_view argument) const {  // none if there is none
     return has(argument) ? same(argument).toDoubleVector() : std::vector<double>();

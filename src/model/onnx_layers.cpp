@@ -46,7 +46,7 @@ Names convolution(OnnxCall& call) {
   const std::vector<int64_t> kernel = weight.sizes().slice(2).vec();
   const auto stride = spatial(call.integers("stride"), dimensions, 1);
   const auto dilation = spatial(call.integers("dilation"), dimensions, 1);
-  const bool is_mode = call.op() == "aten::_convolution_mode";
+  const bool is_mode = call.is_text("padding");
   const std::string mode = is_mode ? call.text("padding") : "";
   OnnxAttributes attributes{{"kernel_shape", kernel},
                             {"strides", stride},

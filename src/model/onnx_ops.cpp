@@ -62,6 +62,13 @@ Names power(OnnxCall& call) {
 
 Names clip(OnnxCall& call, const char* least, const char* most) {
   const at::ScalarType type = call.result().scalar_type();
+  const auto is_tensor = [&](const char* bound) { return bound && call.is_tensor(bound); };
+  if (is_tensor(least) || is_tensor(most)) {  // which Clip wants to be a number
+    std::string x = call.operand("self", type);
+    if (call.has(least)) x = call.emit("Max", {x, call.operand(least, type)});
+    if (call.has(most)) x = call.emit("Min", {x, call.operand(most, type)});
+    return {x};
+  }
   Names inputs{call.operand("self", type)};
   for (const char* bound : {least, most})
     inputs.push_back(bound && call.has(bound) ? call.operand(bound, type) : "");
@@ -70,6 +77,11 @@ Names clip(OnnxCall& call, const char* least, const char* most) {
 
 Names unary(OnnxCall& call) {
   return {call.emit(call.onnx_name(), {call.operand("self", call.result().scalar_type())})};
+}
+
+Names round(OnnxCall& call) {
+  if (call.has("decimals") && call.integer("decimals") != 0) call.unsupported("with decimals");
+  return unary(call);
 }
 
 Names silu(OnnxCall& call) {
@@ -107,6 +119,7 @@ Names elu(OnnxCall& call) {
 
 Names softplus(OnnxCall& call) {
   if (call.number("beta") != 1) call.unsupported("with beta");
+  if (call.number("threshold") != 20) call.unsupported("with a threshold");
   return {call.emit("Softplus", {call.operand("self")})};
 }
 
@@ -153,7 +166,7 @@ constexpr OnnxRow kOperators[] = {
     {"erf", unary, "Erf"},
     {"floor", unary, "Floor"},
     {"ceil", unary, "Ceil"},
-    {"round", unary, "Round"},
+    {"round", round, "Round"},
     {"sin", unary, "Sin"},
     {"cos", unary, "Cos"},
     {"hardswish", unary, "HardSwish"},

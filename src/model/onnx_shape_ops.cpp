@@ -15,6 +15,7 @@ const char* input_name(const OnnxCall& call) {
 
 // The result has the same elements in the same order.
 Names reshape(OnnxCall& call) {
+  if (call.has("dtype")) call.unsupported("as another type");
   return {call.reshaped(call.operand(input_name(call)))};
 }
 

@@ -52,6 +52,7 @@ void PickleMachine::push_storage() {
       key.size() > kMaxPickleName ||
       (tuple.items.size() > 5 && value(tuple.items[5]).kind != kNone))
     fail("a tensor's memory is not described as torch does");
+  count_copies(key.size() / sizeof(PickleIndex));
   const PickledStorage storage{global.type, elements.number};
   const auto [known, is_new] = storages_.try_emplace(key, storage);
   if (!is_new && (known->second.type != storage.type || known->second.elements != storage.elements))
@@ -96,6 +97,7 @@ void PickleMachine::push_dict(const PickleValue& arguments) {
   std::vector<PickleIndex> items;
   if (!arguments.items.empty() && value(arguments.items[0]).kind == PickleKind::kList)
     for (const PickleIndex index : value(arguments.items[0]).items) {
+      count_copies(2);
       const std::vector<PickleIndex>& pair = value(index).items;
       if (pair.size() != 2) fail("a dictionary is not made of pairs");
       items.insert(items.end(), pair.begin(), pair.end());
@@ -115,6 +117,8 @@ void PickleMachine::rebuild_tensor(const PickleValue& arguments) {
   tensor.offset = item(arguments, 1, kInteger).number;
   tensor.sizes = integers(item(arguments, 2, kTuple));
   tensor.strides = integers(item(arguments, 3, kTuple));
+  count_copies(storage.text.size() / sizeof(PickleIndex) +
+               2 * (tensor.sizes.size() + tensor.strides.size()));
   check(tensor);
   tensors_.push_back(std::move(tensor));
   push({kTensor, int64_t(tensors_.size() - 1)});

@@ -9,6 +9,7 @@ namespace {
 
 // Above any model's needs, but small enough to bound the memory that a malicious file can take.
 constexpr size_t kMaxValues = size_t{1} << 22;
+constexpr size_t kMaxCopies = size_t{1} << 24;
 constexpr size_t kMaxBytes = size_t{1} << 24;
 
 }  // namespace
@@ -219,6 +220,11 @@ PickleIndex PickleMachine::add(PickleValue value) {
   if (values_.size() == kMaxValues) fail("it has too many values");
   values_.push_back(std::move(value));
   return PickleIndex(values_.size() - 1);
+}
+
+void PickleMachine::count_copies(size_t count) {
+  copies_ += count;
+  if (copies_ > kMaxCopies) fail("it repeats too many values");
 }
 
 PickleIndex PickleMachine::top() const {

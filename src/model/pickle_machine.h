@@ -90,6 +90,9 @@ class PickleMachine {
   std::string line();
 
   PickleIndex add(PickleValue value);
+  // Before copying so many numbers or indices into a value, which a few bytes of the file can ask
+  // for again and again.
+  void count_copies(size_t count);
   void push(PickleValue value) { stack_.push_back(add(std::move(value))); }
   PickleIndex pop();
   PickleIndex top() const;
@@ -120,6 +123,7 @@ class PickleMachine {
   std::unordered_map<uint64_t, PickleIndex> memo_;
   std::vector<PickledTensor> tensors_;
   std::map<std::string, PickledStorage> storages_;
+  size_t copies_ = 0;
 };
 
 }  // namespace saturate

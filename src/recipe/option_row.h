@@ -83,15 +83,16 @@ void validate_distributed(const Recipe& recipe, const std::string& where);
 
 struct Range {
   double low, high;
-  bool low_excluded = false;
+  bool low_excluded = false, high_excluded = false;
   std::string text() const {
     const std::string from = fmt::format("{}{}", low_excluded ? "above " : "", low);
     return std::isinf(high) ? (low_excluded ? from : "at least " + from)
-                            : fmt::format("{} to {}", from, high);
+                            : fmt::format("{} to {}{}", from, high_excluded ? "below " : "", high);
   }
   // Values are finite: 0 stands for no limit where a key has one.
   bool contains(double value) const {
-    return std::isfinite(value) && (low_excluded ? value > low : value >= low) && value <= high;
+    return std::isfinite(value) && (low_excluded ? value > low : value >= low) &&
+           (high_excluded ? value < high : value <= high);
   }
 };
 

@@ -1,12 +1,17 @@
 // A run's current metrics over HTTP, in Prometheus's text format.
 #include <fmt/format.h>
 #include <httplib.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cctype>
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <sstream>
@@ -22,9 +27,12 @@
 namespace saturate {
 namespace {
 
-// Limits for concurrent connections and their silence (s): an idle client blocks no other.
-constexpr int kConnections = 16;
+// Limits for concurrent answers, connections, their silence (s) and their length: a client that is
+// idle or slow blocks no other for long, and no number of them uses up the process's files.
+constexpr int kConnections = 16, kMostOpen = 64;
 constexpr time_t kSilence = 2;
+constexpr std::chrono::seconds kLongest{10};
+constexpr std::chrono::seconds kLongestAtEnd{1};
 
 std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
@@ -50,18 +58,45 @@ std::set<std::string> allowed_hosts(const WatchOptions& watch) {
   return names;
 }
 
+// The port at one end of a connected socket; 0 for any other file.
+int port_of(int socket, decltype(&getsockname) end) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (end(socket, any, &size) != 0) return 0;
+  if (any->sa_family == AF_INET) return ntohs(reinterpret_cast<sockaddr_in*>(any)->sin_port);
+  return any->sa_family == AF_INET6 ? ntohs(reinterpret_cast<sockaddr_in6*>(any)->sin6_port) : 0;
+}
+
 // Answers connections on threads that exist before the server. httplib starts its own in the
-// server's thread, where nothing could catch that the system refuses one.
+// server's thread, where nothing could catch that the system refuses one. Its timeouts are for each
+// read, and it does not tell its sockets, which are found among the process's files.
 class Connections : public httplib::TaskQueue {
  public:
-  explicit Connections(ThreadPool& threads) : threads_(threads) {}
+  Connections(ThreadPool& threads, int port) : threads_(threads), port_(port) {}
   // Void, or with later releases of httplib whether the answer was accepted.
   using Accepted = decltype(std::declval<httplib::TaskQueue&>().enqueue(nullptr));
   Accepted enqueue(std::function<void()> answer) override {
-    threads_.submit([answer = std::move(answer)] { without_errors(answer); });
+    for (; open_ >= kMostOpen; std::this_thread::sleep_for(std::chrono::milliseconds(100)))
+      without_errors([&] { end_those_open(kLongest); });
+    ++open_;
+    threads_.submit([this, answer = std::move(answer)] {
+      without_errors(answer);
+      --open_;
+    });
     return Accepted(true);
   }
-  void shutdown() override { threads_.wait_idle(); }
+  // Every second without a new connection.
+  void on_idle() override {
+    without_errors([&] { end_those_open(kLongest); });
+  }
+  void shutdown() override {
+    const auto end = Clock::now() + kLongestAtEnd;
+    while (open_ > 0 && Clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    without_errors([&] { end_those_open({}); });
+    threads_.wait_idle();
+  }
 
   // Out of memory, a client stays without its answer: the run is worth more.
   template <class Body>
@@ -73,7 +108,29 @@ class Connections : public httplib::TaskQueue {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  // Ends the connections that have been open for so long: their threads read the end of the file.
+  void end_those_open(std::chrono::seconds longest) {
+    std::map<std::pair<int, int>, Clock::time_point> open;  // by descriptor and the client's port
+    const auto now = Clock::now();
+    if (open_ > 0)
+      for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+        const int file = std::atoi(entry.path().filename().c_str());
+        const int client = port_of(file, getpeername);
+        if (client == 0 || port_of(file, getsockname) != port_) continue;
+        const auto known = begun_.find({file, client});
+        const auto begin = known == begun_.end() ? now : known->second;
+        open[{file, client}] = begin;
+        if (now - begin >= longest) ::shutdown(file, SHUT_RDWR);
+      }
+    begun_ = std::move(open);
+  }
+
   ThreadPool& threads_;
+  const int port_;
+  std::atomic<int> open_ = 0;  // connections
+  std::map<std::pair<int, int>, Clock::time_point> begun_;
 };
 
 class PrometheusSink : public MetricsSink {
@@ -83,7 +140,7 @@ class PrometheusSink : public MetricsSink {
         hosts_(allowed_hosts(watch)),
         connections_(kConnections, kKey),
         listener_(1, kKey) {
-    set_limits();
+    set_limits(watch.prometheus_port);
     server_.Get("/metrics", [this](const httplib::Request& request, httplib::Response& response) {
       answer(request, response);
     });
@@ -115,16 +172,17 @@ class PrometheusSink : public MetricsSink {
     set("last_record_timestamp_seconds", "", double(unix_time_ns(env_)) * 1e-9);
     const std::string kind = fmt::format("{{kind=\"{}\"}}", record.kind);
     for (const auto& [name, value] : values_of(record)) set(name, kind, value);
-    if (record.kind != "step" || !record.phases) return;
     for (int i = 0; i < kPhaseCount; ++i)
-      seconds_[fmt::format("{{phase=\"{}\"}}", phase_name(Phase(i)))] += (*record.phases)[Phase(i)];
+      seconds_[fmt::format("{{phase=\"{}\"}}", phase_name(Phase(i)))] =
+          record.phases_so_far[Phase(i)];
   }
 
  private:
   static constexpr const char* kKey = "watch.prometheus";
 
-  void set_limits() {
-    server_.new_task_queue = [this] { return new Connections(connections_); };
+  void set_limits(int port) {
+    server_.new_task_queue = [this, port] { return new Connections(connections_, port); };
+    server_.set_idle_interval(1);
     server_.set_keep_alive_max_count(1);
     server_.set_keep_alive_timeout(kSilence);  // also the timeout for the first byte
     server_.set_read_timeout(kSilence);
@@ -186,7 +244,7 @@ class PrometheusSink : public MetricsSink {
   Mutex mutex_;
   // By name, then labels.
   std::map<std::string, std::map<std::string, double>> gauges_ GUARDED_BY(mutex_);
-  // By labels: the steps' seconds so far, by phase.
+  // By labels: the run's seconds so far, by phase.
   std::map<std::string, double> seconds_ GUARDED_BY(mutex_);
   httplib::Server server_;
   std::atomic<bool> ended_ = false;

@@ -37,7 +37,7 @@ class RunProgress : public Observer {
                              format_loss(*record.loss), record_text(record), *record.images_per_s,
                              has_images_ ? "img" : "samples");
     if (record.kind == "epoch")
-      progress_.note(fmt::format("epoch {:.3g}/{:g}  loss {}  {}{:.0f} {}/s  {}", record.epoch,
+      progress_.note(fmt::format("epoch {:.6g}/{:g}  loss {}  {}{:.0f} {}/s  {}", record.epoch,
                                  epochs_, format_loss(*record.loss), record_text(record),
                                  *record.images_per_s, unit(),
                                  format_duration(record.phases->total())));

@@ -138,7 +138,9 @@ class Attempt {
   // is not a consequence of another.
   void note_end(const RankProcess& rank) {
     const int code = rank.exit_code();
-    if (code == 0 || (is_interruption(code) && !rank.killed()) || ended_by_us_) return;
+    const bool stopped = is_interruption(code) && !rank.killed();
+    stopped_ |= stopped;
+    if (code == 0 || stopped || ended_by_us_) return;
     if (!failed_) {
       failed_at_ = Clock::now();
       failed_ = &rank;
@@ -162,7 +164,8 @@ class Attempt {
   }
 
   Ending ending() const {
-    if (!failed_) return {.node = options_.node};
+    // Those that lose a process which was told to stop are told to stop too.
+    if (!failed_ || (stopped_ && failed_->lost_peer())) return {.node = options_.node};
     const RankProcess& rank = *failed_;
     const std::string where = options_.nodes > 1 ? fmt::format(" of node {}", options_.node) : "";
     return {.failed = true,
@@ -223,6 +226,7 @@ class Attempt {
   Clock::time_point failed_at_;
   std::optional<Clock::time_point> ending_since_;
   bool ended_by_us_ = false, signalled_ = false;
+  bool stopped_ = false;  // a process ended because a signal told it to
   Clock::time_point signalled_at_;
 };
 

@@ -63,6 +63,9 @@ class Learner {
   void observe_gradients(std::function<void()> observer) {
     step_->observe_gradients(std::move(observer));
   }
+  at::Tensor gradient_of(const at::Tensor& parameter) const {
+    return parts_.optimizer->gradient_of(parameter);
+  }
   void begin();
   // A step, the run's number `index` from 0: set_rates(), then with other processes
   // exchange_buffers(), run(), keep_buffers(), and at last update_averages().

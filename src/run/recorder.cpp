@@ -238,6 +238,15 @@ void Recorder::fail_overflow(int64_t step) {
        "Set precision.mode to bf16 or fp32, lower optimizer.lr, or set train.clip_norm=1");
 }
 
+// Each step that is skipped halves the scale.
+void Recorder::require_trained(const RunPosition& position) {
+  const auto scale = learner_.step().loss_scale();
+  const double begin = run_.recipe.precision.initial_scale, steps = double(position.step);
+  if (scale && steps > 0 && first_step_ == 0 &&
+      *scale <= std::ldexp(begin, -int(std::min(steps, 100.0))))
+    fail_overflow(position.step);
+}
+
 // The first loss was computed with the initial weights, which are finite.
 void Recorder::fail_not_finite(int64_t step) {
   const bool first = step == first_step_ + 1;
@@ -271,7 +280,8 @@ std::optional<Metrics> Recorder::close_epoch(const RunPosition& position) {
 void Recorder::write_histograms() {
   Ledger::Scope host(run_.ledger, Phase::kHost);
   std::vector<NamedTensor> parameters = learner_.model().parameters(), gradients;
-  for (const auto& [name, tensor] : parameters) gradients.push_back({name, tensor.grad()});
+  for (const auto& [name, tensor] : parameters)
+    gradients.push_back({name, learner_.gradient_of(tensor)});
   auto histograms = histograms_of("parameters", parameters);
   for (auto& histogram : histograms_of("gradients", gradients))
     histograms.push_back(std::move(histogram));

@@ -41,6 +41,8 @@ class Recorder {
   void read_metrics(const RunPosition& position);
   // The same, and writes a "step" record of all that was read since the last one.
   void record_steps(const RunPosition& position);
+  // After the last step: fails with kRun if fp16 overflowed in every step of the run.
+  void require_trained(const RunPosition& position);
   // Writes an "epoch" record, and returns its metrics; empty if no step was made.
   std::optional<Metrics> close_epoch(const RunPosition& position);
   void trace(int64_t step, bool ended_run);

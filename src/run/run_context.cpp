@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "recipe/option_row.h"
 #include "run/setup.h"
 #include "saturate/data/error.h"
 #include "saturate/data/registry.h"
@@ -67,6 +68,7 @@ Recipe naming_own_objects(Recipe recipe, const TrainerOptions& options) {
   if (options.schedule) recipe.schedule.name = own;
   if (options.dataset && recipe.data.source.empty()) recipe.data.source = own + ":";
   if (options.eval_dataset && recipe.data.eval_source.empty()) recipe.data.eval_source = own + ":";
+  validate_recipe(recipe, "the program's recipe");  // it may not come from a parser
   return recipe;
 }
 

@@ -128,7 +128,8 @@ std::optional<Metrics> RunEvaluation::evaluate(const RunPosition& position, cons
     if (classifies()) answers_.add(logits, batch.labels);
     if (task.keeps_outputs()) kept_.add(logits, batch.labels);
     if (gallery) gallery->see(batch, logits);
-    log.show(position, fmt::format("{} {}/{}", title, done, evaluator_->size()));
+    const size_t all = std::min(evaluator_->size(), done * size_t(run_.shard().world));
+    log.show(position, fmt::format("{} {}/{}", title, all, evaluator_->size()));
     return !run_.options.should_stop();
   });
   log.warn_of_skipped(evaluator_->skipped(), warned_);

@@ -80,6 +80,7 @@ MetricsRecord RunLog::record(const std::string& kind, const RunPosition& positio
   record.epoch = double(position.epoch) + double(position.batch) / double(epoch_steps_);
   record.samples = position.samples;
   record.time_s = time_s();
+  record.phases_so_far = ledger_.times();
   record.memory_peak_bytes = memory_peak_bytes();
   return record;
 }

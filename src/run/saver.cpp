@@ -70,7 +70,7 @@ bool Saver::find_best(int64_t step) {
 }
 
 void Saver::note_best() {
-  best_unsaved_ = options_.keep_best;
+  best_unsaved_ = options_.keep_best && run_.options.save;
   best_lost_ = false;
   found_best_.clear();
 }

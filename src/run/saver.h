@@ -27,6 +27,7 @@ class Saver {
   std::vector<std::string> begin_branch(std::vector<TextFile>& files);
 
   const std::string& resumed_from() const { return resumed_from_; }
+  bool keeps_best() const { return options_.keep_best; }
   // Whether the checkpoint of the best weights of a resumed run, those of `step`, is there: in the
   // folder of the one that it resumed from. Collective.
   bool find_best(int64_t step);

@@ -219,6 +219,7 @@ void Trainer::State::finish() {
   const bool was_interrupted = ended == RunEnd::kInterrupted;
   if (!was_interrupted) input.feeder().stop();
   recorder.trace(position.step, /*ended_run=*/true);
+  if (ended == RunEnd::kDone) recorder.require_trained(position);
   if (!was_interrupted) end_training();
   recorder.record_steps(position);
   saver.save_last(position.step);

@@ -34,7 +34,8 @@ std::string common_recipe(Recipe recipe) {
   recipe.data.eval_source.clear();
   recipe.data.stage = {};
   recipe.data.cache = {};
-  recipe.data.store.read_ahead_mb = StoreOptions().read_ahead_mb;
+  recipe.data.index = {};
+  recipe.data.store = {};
   WatchOptions watch;
   watch.every = recipe.watch.every;
   recipe.watch = watch;
@@ -120,7 +121,7 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
   if (run.options.resume && !result.was_finished) reset_lost_best(notes);
   if (!result.was_finished && run.options.save) saver.require_room(learner.checkpoint_bytes());
   if (!result.was_finished) open_folder(asked, std::move(notes));
-  if (run.folder) run.folder->keep();
+  if (run.folder && !result.was_finished) run.folder->keep();
 }
 Trainer::State::~State() = default;
 
@@ -147,14 +148,14 @@ std::vector<std::string> Trainer::State::resume() {
   return evaluation.reset_if_changed(checkpoint, saved);
 }
 
-// A best value is no use if its weights cannot be restored: no later value might beat it.
+// A best value is no use without its weights: no later value might beat it.
 void Trainer::State::reset_lost_best(std::vector<std::string>& notes) {
-  const auto step = evaluation.wanted_best();
-  if (!step || saver.find_best(*step)) return;
+  const int64_t step = evaluation.best().best_step;
+  if (step < 0 || !saver.keeps_best() || saver.find_best(step)) return;
   notes.push_back(
       fmt::format("the checkpoint of the best weights, of step {}, is missing or broken beside {}: "
                   "train.monitor's best value is reset",
-                  *step, saver.resumed_from()));
+                  step, saver.resumed_from()));
   evaluation.forget_best(position.step);
 }
 

@@ -48,7 +48,8 @@ WeightAverage::WeightAverage(Model& model, const TrainOptions& options)
 
 bool WeightAverage::is_due(int64_t step, int64_t steps, bool ends_epoch) const {
   if (options_.swa == 0) return !ends_epoch;
-  return ends_epoch && double(step) >= options_.swa * double(steps);
+  constexpr double kRounding = 1e-9;  // of the product: 0.55 * 100 is more than 55
+  return ends_epoch && double(step) >= options_.swa * double(steps) * (1 - kRounding);
 }
 
 void WeightAverage::update() {

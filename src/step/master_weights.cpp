@@ -62,6 +62,12 @@ class MasterOptimizer : public Optimizer {
 
   std::vector<at::Tensor> gradients() const override { return optimizer_->gradients(); }
 
+  at::Tensor gradient_of(const at::Tensor& parameter) const override {
+    for (size_t i = 0; i < stored_.size(); ++i)
+      if (stored_[i].is_same(parameter)) return master_weights_[i].grad();
+    return parameter.grad();
+  }
+
   void zero_grad() override {
     optimizer_->zero_grad();
     for (const auto& tensor : stored_) drop_gradient(tensor, set_to_none_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "model/autograd.h"
 #include "saturate/data/step_options.h"
@@ -17,6 +18,11 @@ inline std::optional<at::ScalarType> reduced_type(PrecisionMode mode) {
       mode == PrecisionMode::kFp16O3)
     return at::kHalf;
   return std::nullopt;
+}
+
+// Whether a GPU of that architecture ("sm_90"; empty: unknown) computes in bf16, as from Ampere on.
+inline bool gpu_has_bf16(std::string_view architecture) {
+  return architecture.size() != 5 || architecture >= "sm_80";
 }
 
 // Whether float matrix products may use TF32 on a GPU: fp32 mode is exact.

@@ -83,6 +83,10 @@ class ShardedOptimizer : public Optimizer {
     return found;
   }
 
+  at::Tensor gradient_of(const at::Tensor& parameter) const override {
+    return optimizer_->gradient_of(parameter);
+  }
+
   void zero_grad() override {
     optimizer_->zero_grad();
     for (const auto& one : all_) {

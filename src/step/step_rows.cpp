@@ -7,6 +7,8 @@
 namespace saturate {
 namespace {
 
+constexpr Range kBelow1{0, 1, false, true};
+
 std::vector<OptionRow> optimizer_rows() {
   return {
       text(SATURATE_OPTION(optimizer.name), "`saturate list` prints the names."),
@@ -20,8 +22,8 @@ std::vector<OptionRow> optimizer_rows() {
       flag(SATURATE_OPTION(optimizer.decay_norm_and_bias),
            "Applies weight decay to BatchNorm's weights and to biases too."),
       part_list("optimizer.betas",
-                {part("beta1", SATURATE_MEMBER(optimizer.beta1), {0, 1}),
-                 part("beta2", SATURATE_MEMBER(optimizer.beta2), {0, 1})},
+                {part("beta1", SATURATE_MEMBER(optimizer.beta1), kBelow1),
+                 part("beta2", SATURATE_MEMBER(optimizer.beta2), kBelow1)},
                 2, "",
                 "adam, adamw, lamb, muon: decay of the mean gradient and of the mean square; "
                 "rmsprop: only the latter."),
@@ -139,8 +141,8 @@ std::vector<OptionRow> precision_rows() {
           1, "",
           "fp16: initial loss scale, and the steps without overflow before it doubles (2000). It "
           "halves at a step whose loss or gradients overflow, which is skipped; a run whose scale "
-          "falls below 2^-14, or that skips eight steps in a row and a whole epoch, ends with an "
-          "error."),
+          "falls below 2^-14, or that skips eight steps in a row and a whole epoch, or all of its "
+          "steps, ends with an error."),
   };
 }
 

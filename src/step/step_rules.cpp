@@ -25,6 +25,9 @@ void require_cycle(const Recipe& recipe, const std::string& where) {
   if (traits_of(recipe.optimizer).has_momentum && recipe.optimizer.momentum == 0)
     fail_option("schedule.cycle_momentum", "needs a momentum to cycle",
                 "Set it to [], or optimizer.momentum above 0", where);
+  if (traits_of(recipe.optimizer).is_adaptive && recipe.schedule.momentum_high >= 1)
+    fail_option("schedule.cycle_momentum", "is 1, and a mean with that weight never changes",
+                "Set it below 1", where);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "saturate/optimizer.h"
 #include "step/compiled_step.h"
 #include "step/precision.h"
+#include "step/step_package.h"
 #include "step/switches.h"
 #include "trace/host.h"
 
@@ -29,7 +30,7 @@ PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device) {
   if (mode == PrecisionMode::kDefault)
     return device.is_cuda() ? PrecisionMode::kBf16 : PrecisionMode::kFp32;
   if (mode != PrecisionMode::kAuto) return mode;
-  const bool native = device.is_cuda() || cpu_has_bf16();
+  const bool native = device.is_cuda() ? gpu_has_bf16(gpu_architecture(device)) : cpu_has_bf16();
   return native ? PrecisionMode::kBf16 : PrecisionMode::kFp32;
 }
 

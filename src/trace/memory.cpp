@@ -13,18 +13,22 @@
 #include <limits>
 #include <vector>
 
+#include "base/cgroup.h"
 #include "trace/cuda_calls.h"
 #include "trace/kept_blocks.h"
 
 namespace saturate {
 namespace {
 
-// Bytes of the machine, or of its container (cgroup v2) if that has less.
+// Bytes of the machine, or of a control group (a container, or a job) that may use less.
 int64_t host_memory() {
-  const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  std::ifstream file("/sys/fs/cgroup/memory.max");
-  int64_t limit = 0;  // stays 0 if the file has "max"
-  return file >> limit && limit > 0 ? std::min(machine, limit) : machine;
+  int64_t least = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  for (const std::string& folder : cgroup_folders()) {
+    std::ifstream file(folder + "/memory.max");
+    int64_t limit = 0;  // stays 0 if the file has "max"
+    if (file >> limit && limit > 0) least = std::min(least, limit);
+  }
+  return least;
 }
 
 // Kept blocks are not freed, so AddressSanitizer cannot detect their use after free.

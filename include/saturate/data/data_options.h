@@ -53,7 +53,9 @@ struct ShuffleOptions {
 struct CacheOptions {
   CacheMode mode = CacheMode::kNone;
   CacheForm form = CacheForm::kEncoded;
-  double gb = 0;  // 1e9 bytes, maximum; 0: half of the memory available at the start
+  // 1e9 bytes, maximum; 0: half of the memory available at the start, divided among the processes
+  // of the run on this machine.
+  double gb = 0;
 };
 
 // Where samples are copied before the first is used; see stage_dataset().
