@@ -2,12 +2,14 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <future>
+#include <iterator>
 #include <source_location>
 #include <string_view>
 #include <utility>
@@ -72,12 +74,36 @@ World world_of_launcher() {
   });
 }
 
+namespace {
+
+// Whether a loader uses a recipe's key, which may be one of earlier versions.
+bool is_used(std::string_view key) {
+  constexpr std::string_view kOthers[] = {"train.batch", "train.drop_last", "distributed.uneven",
+                                          "seed"};
+  constexpr std::string_view kUnused[] = {"data.decode_device", "augment.device", "augment.output"};
+  if (std::ranges::find(kUnused, key) != std::end(kUnused)) return false;
+  return key.starts_with("data.") || key.starts_with("augment.") ||
+         std::ranges::find(kOthers, key) != std::end(kOthers);
+}
+
+void require_used(const std::vector<std::string>& overrides) {
+  for (const std::string& setting : overrides)
+    if (const std::string key = setting.substr(0, setting.find('=')); !is_used(key))
+      fail(ErrorKind::kUsage, "a Python loader does not use this key", key,
+           key == "augment.output" ? "Remove it, or give dtype=" : "Remove it");
+}
+
+}  // namespace
+
 Recipe recipe_of(const Setup& setup) {
   std::vector<std::string> all{"data.source=" + setup.source};
   all.insert(all.end(), setup.overrides.begin(), setup.overrides.end());
   Recipe recipe = parse_recipe("", "saturate.Loader", all);
   if (recipe.data.threads == 0) recipe.data.threads = available_cores();
-  if (recipe.train.batch == kAutomatic) recipe.train.batch = TrainOptions().batch;
+  require_used(setup.overrides);
+  if (recipe.train.batch == kAutomatic)
+    fail(ErrorKind::kUsage, "only training can choose the batch", "train.batch",
+         "Give batch= a number");
   if (recipe.data.cache.mode == CacheMode::kDevice)
     fail(ErrorKind::kUsage, "the Python loader holds no images on a device", "data.cache",
          "Set data.cache=ram");
@@ -154,6 +180,7 @@ LoaderOptions loader_options(const Recipe& recipe, const Setup& setup, const Dat
   options.batch = size_t(recipe.train.batch);
   options.shard = shard_of(setup, recipe);
   options.threads = recipe.data.threads;
+  options.nice = std::max(0, recipe.data.nice);
   options.prefetch = recipe.data.prefetch;
   options.shuffle = recipe.data.shuffle;
   if (!setup.train) options.shuffle.mode = ShuffleMode::kNone;

@@ -189,6 +189,15 @@ TEST(SourceRecipe, ARecipeFileIsNotASource) {
   EXPECT_TRUE(names_source(env, dir / "photos"));
   EXPECT_TRUE(names_source(env, "photos.tar"));
   EXPECT_TRUE(names_source(env, "folder:photos"));
+  write_photos(dir / "more", 1, 20);
+  write_file(dir / "data_batch_1.bin", "x");
+  write_file(dir / "recipe", "[data]\nsource = \"synth:\"\n");
+  for (const std::string source : {"houses.csv,target=price", "houses.tsv", "photos.tgz",
+                                   "https://h/x.shard?sig=a", "s3://b/x/", "folder:https://h/a"})
+    EXPECT_TRUE(names_source(env, source)) << source;
+  EXPECT_TRUE(names_source(env, (dir / "more") + ",classes=21"));
+  EXPECT_TRUE(names_source(env, dir / "data_batch_1.bin"));
+  EXPECT_FALSE(names_source(env, dir / "recipe"));
   EXPECT_FALSE(names_source(env, "recipes/demo.toml"));
   EXPECT_FALSE(names_source(env, "missing"));
   EXPECT_FALSE(names_source(env, "/dev/stdin"));

@@ -91,6 +91,11 @@ TEST(GpusOfMachine, AreOrderedByAddress) {
   EXPECT_EQ(found[1].uuid, "GPU-b");
   EXPECT_EQ(found[1].near, (std::vector{4, 5, 8}));
   EXPECT_TRUE(gpus_of_machine(dir / "nowhere").empty());
+  testing::write_file(gpus + "0000:9b:00.0/information",
+                      "GPU UUID: \t GPU-b\nDevice Minor: \t 3\n");
+  EXPECT_EQ(gpus_of_machine(dir / ".").size(), 1u) << "a container lists those of its host";
+  testing::write_file(dir / "dev/nvidia3", "");
+  EXPECT_EQ(gpus_of_machine(dir / ".").size(), 2u);
 }
 
 World local(int rank, int count) {

@@ -50,7 +50,8 @@ struct TrainerOptions {
   // The processes that train together; null: only this process. All have the same `out`, `resume`
   // and `save`, and the same recipe except threads and the device.
   std::shared_ptr<Group> group;
-  std::string out;  // the run's folder; created
+  // The run's folder; created. Without `resume`, the records of an earlier run in it are replaced.
+  std::string out;
   // A run folder or a checkpoint to resume from.
   std::optional<std::string> resume;
   // Whether a resumed run may continue with a different number of training images, different names

@@ -103,6 +103,19 @@ class DeviceTime:
         return all(self._placed[i][0].query() for i in range(count))
 
 
+def used_gpus(torch: Any) -> List[int]:
+    """Those that hold tensors, the one with most of them first; the current one if none does."""
+    held = {index: torch.cuda.memory_allocated(index) for index in range(torch.cuda.device_count())}
+    return sorted((index for index in held if held[index]), key=lambda index: -held[index]) or [
+        torch.cuda.current_device()]
+
+
+def synchronize(torch: Any) -> None:
+    """Waits for all GPUs that the loop uses, which may not be the current one."""
+    for index in used_gpus(torch):
+        torch.cuda.synchronize(index)
+
+
 def cuda_time(torch: Any, count: int) -> Optional[DeviceTime]:
     """None without a GPU. Events are made once the loop uses it, and none while it captures a graph."""
     if not torch.cuda.is_available():

@@ -104,8 +104,8 @@ class Loader:
         prefetch: batches in flight. shuffle: "full" or True, "block", "none" or False.
         decode: "exact" or "fast". cache: "none", "ram", "ram:decoded". on_error: "fail" or "skip".
         seed: of the order and of all random choices.
-        options: any other key of a recipe, such as {"augment.hue": 0.1} or, for URLs, {"data.cache_dir":
-            "cache", "data.cache_gb": 50} (docs/recipe.md).
+        options: any other key of [data] and [augment] in a recipe, such as {"augment.hue": 0.1} or, for URLs,
+            {"data.cache_dir": "cache", "data.cache_gb": 50} (docs/recipe.md).
 
     A batch's contents depend only on the arguments and the epoch, not on threads, processes or timing, if a
     dataset's items do. Only MixUp and CutMix depend on `rank` and `world`, since an image is mixed with one of the same
@@ -153,7 +153,9 @@ class Loader:
                          None if num_workers is None else max(1, whole("num_workers", num_workers)))
         if processes and threads != 0:  # threads that wait for processes are as good as none
             threads = (threads or len(os.sched_getaffinity(0))) + processes
-        if padding is not None and str(crop).startswith("pad"):
+        if padding is not None:
+            if not str(crop).startswith("pad"):
+                raise ValueError(f'padding={padding}: give crop="pad" or "pad_reflect", whose border it is')
             crop = f"{crop}:{padding}"
         keys = {"train.batch": batch, "augment.size": size, "augment.crop": crop, "augment.flip": flip,
                 "augment.mixup": mixup, "augment.cutmix": cutmix, "augment.mean": mean, "augment.std": std,

@@ -12,6 +12,7 @@ import types
 from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence, Set
 
 from ._core import Error
+from .device_time import synchronize
 from .diagnosing import Diagnosis, conclude
 from .group_turns import check_group
 from .loader import Loader
@@ -313,7 +314,7 @@ class MeasuredLoop(ScriptLoop):
             return backward(tensors, *arguments, **named)
 
         arm = Arm(own_batches(self.loader))
-        turns = Turns(self.torch.cuda.synchronize if self.torch.cuda.is_available() else lambda: None)
+        turns = Turns((lambda: synchronize(self.torch)) if self.torch.cuda.is_available() else lambda: None)
         with replaced(self.torch.autograd, "backward", noting), endless_schedules(self.torch):
             pace = yield from turns.steps(arm, contextlib.nullcontext, 0.0, self._steps)
         self.rate = pace.steps_per_s

@@ -7,6 +7,7 @@ import time
 from typing import Any, Callable, Collection, Generator, List, Optional
 
 from ._core import Error
+from .device_time import synchronize
 from .group_turns import GroupTurns, world_of
 from .loader_what_ifs import AsItIs, epoch_start, is_copied, loader_what_ifs, own_batches, persistent_remedy
 from .observing import STEPS, Observation
@@ -55,7 +56,7 @@ class Session:
         self.seconds, self._is_given = seconds or SHORTEST_S, seconds is not None
         self._only, self._skip = only, skip
         self.has_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
-        self.turns = Turns(torch.cuda.synchronize if self.has_gpu else lambda: None, clock)
+        self.turns = Turns((lambda: synchronize(torch)) if self.has_gpu else lambda: None, clock)
         self._clock, self._report = clock, report
         self._kept = kept or Kept(torch, objects, samplers_of(loader), getattr(loader, "dataset", None))
         self._own = Arm(own_batches(loader), is_made_here=is_copied(loader))

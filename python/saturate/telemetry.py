@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Any, Dict, Optional
 
+from .device_time import used_gpus
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 Values = Dict[str, Optional[float]]
@@ -19,11 +21,11 @@ def peak_memory() -> int:
 
 
 def device_peak_memory() -> Optional[int]:
-    """Bytes of tensors on the current GPU so far; None if the loop uses none."""
+    """Bytes of tensors so far on the GPU that holds most of them; None if the loop uses none."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return None
-    return int(torch.cuda.max_memory_allocated())
+    return int(torch.cuda.max_memory_allocated(used_gpus(torch)[0]))
 
 
 def resident_memory() -> Optional[int]:
@@ -70,7 +72,7 @@ class Gpu:
 
                 pynvml.nvmlInit()
                 self._nvml = pynvml
-                uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+                uuid = str(torch.cuda.get_device_properties(used_gpus(torch)[0]).uuid)
                 self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
             nvml, handle = self._nvml, self._handle
             if handle is None:

@@ -28,7 +28,8 @@ def gpu(monkeypatch, torch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: gpu.is_capturing)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 12345)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 12345)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "Event", gpu.event)
     return gpu
 

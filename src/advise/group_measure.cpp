@@ -235,15 +235,20 @@ double group_efficiency(const std::vector<PhaseTimes>& ranks) {
 
 std::vector<WhatIf> group_what_ifs(const Measurements& found) {
   const Straggler straggler = find_straggler(found.ranks);
-  return {{.cause = Cause::kStraggler,
-           .note = fmt::format("if rank {} were as fast as rank {}, the next slowest",
-                               straggler.rank, straggler.next),
-           .gain = without_excess(found.rank_rounds, straggler.rank),
-           .measured = false},
-          {.cause = Cause::kCommunication,
-           .note = "without all-reduces: the upper limit for distributed.compress, "
-                   "distributed.bucket_mb and train.accumulate",
-           .gain = found.without_sums}};
+  std::vector<WhatIf> all = {{.cause = Cause::kCommunication,
+                              .note = "without all-reduces: the upper limit for "
+                                      "distributed.compress, distributed.bucket_mb and "
+                                      "train.accumulate",
+                              .gain = found.without_sums}};
+  // A GPU waits for other ranks within its stream, where the host's times do not show it.
+  if (!found.on_gpu)
+    all.insert(all.begin(),
+               {.cause = Cause::kStraggler,
+                .note = fmt::format("if rank {} were as fast as rank {}, the next slowest",
+                                    straggler.rank, straggler.next),
+                .gain = without_excess(found.rank_rounds, straggler.rank),
+                .measured = false});
+  return all;
 }
 
 std::string straggler_text(const std::vector<PhaseTimes>& ranks) {

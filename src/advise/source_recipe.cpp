@@ -6,10 +6,12 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 
 #include "advise/warm_source.h"
+#include "data/path_list.h"
 #include "data/sources.h"
 #include "saturate/data/dataset.h"
 #include "saturate/data/error.h"
@@ -165,11 +167,17 @@ bool names_source(Env& env, const std::string& text) {
   if (text.ends_with(".toml")) return false;
   const std::string scheme = text.substr(0, text.find(':'));
   const auto is_known = [&](const auto& entry) { return entry.name == scheme; };
-  constexpr std::string_view kEndings[] = {".tar", ".shard", ".npy",
-                                           ".npz", ".csv",   ".safetensors"};
-  const auto is_ending = [&](std::string_view ending) { return text.ends_with(ending); };
-  return env.is_directory(text) || std::ranges::any_of(kEndings, is_ending) ||
-         (scheme != text && std::ranges::any_of(dataset_sources(), is_known));
+  if (text.find("://") != text.npos ||
+      (scheme != text && std::ranges::any_of(dataset_sources(), is_known)))
+    return true;
+  const std::string path = env.exists(text) ? text : text.substr(0, text.find(','));
+  // Of files that may be missing, or patterns.
+  constexpr std::string_view kEndings[] = {".tar", ".tgz", ".shard", ".npy",
+                                           ".npz", ".csv", ".tsv",   ".safetensors"};
+  const auto is_ending = [&](std::string_view ending) { return path.ends_with(ending); };
+  if (env.is_directory(path) || std::ranges::any_of(kEndings, is_ending)) return true;
+  std::error_code none;
+  return std::filesystem::is_regular_file(path, none) && !scheme_of_path(env, path).empty();
 }
 
 std::vector<std::string> settings_for_source(Env& env, const std::string& source, bool gpu,

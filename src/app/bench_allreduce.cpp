@@ -114,9 +114,11 @@ int bench_allreduce(const AllreduceArguments& arguments) {
   const World world = this_world();
   if (world.size == 1) return launch_itself(arguments);
   Env& env = Env::posix();
-  bind_process(world, true);
+  const auto gpus = gpus_of_machine();  // where the system lists them
+  const bool for_each = gpus.empty() || std::ssize(gpus) >= world.local_size;
+  bind_process(world, for_each);
   BenchReport report{"allreduce", {}};
-  const at::Device best = resolve_device("auto");
+  const at::Device best = resolve_device(for_each ? "auto" : "cpu");
   silence_libtorch();
   Group group(world, {}, best);
   for (const Placement& placed : placements(group, best))

@@ -1,6 +1,7 @@
 #include "feed/finish_batch.h"
 
 #include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <vector>
@@ -26,7 +27,10 @@ bool has_finish_kernel() {
 
 void unpack_jpegs(const UnpackArguments& batch, [[maybe_unused]] const c10::Device& device) {
 #ifdef SATURATE_HAS_CUDA
-  if (device.is_cuda()) return unpack_jpegs_cuda(batch, current_stream(device));
+  if (device.is_cuda()) {
+    const c10::DeviceGuard guard(device);
+    return unpack_jpegs_cuda(batch, current_stream(device));
+  }
 #endif
   at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {
     const auto bytes = int64_t(pixel_bytes(batch.size));
@@ -43,7 +47,10 @@ void unpack_jpegs(const UnpackArguments& batch, [[maybe_unused]] const c10::Devi
 
 void finish_batch(const FinishArguments& batch, [[maybe_unused]] const c10::Device& device) {
 #ifdef SATURATE_HAS_CUDA
-  if (device.is_cuda()) return finish_batch_cuda(batch, current_stream(device));
+  if (device.is_cuda()) {
+    const c10::DeviceGuard guard(device);
+    return finish_batch_cuda(batch, current_stream(device));
+  }
 #endif
   at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {
     const int64_t values = int64_t{batch.size.area()} * 3;
@@ -61,7 +68,10 @@ void finish_batch(const FinishArguments& batch, [[maybe_unused]] const c10::Devi
 
 void transform_volumes(const VolumeArguments& batch, [[maybe_unused]] const c10::Device& device) {
 #ifdef SATURATE_HAS_CUDA
-  if (device.is_cuda()) return transform_volumes_cuda(batch, current_stream(device));
+  if (device.is_cuda()) {
+    const c10::DeviceGuard guard(device);
+    return transform_volumes_cuda(batch, current_stream(device));
+  }
 #endif
   const auto place = [&](int64_t values) { return values * int64_t(bytes_of(batch.form.type)); };
   at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {

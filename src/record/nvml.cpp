@@ -161,12 +161,23 @@ struct Nvml::Library {
 
   bool choose(int gpu, const std::string& visible) {
     const std::string entry = visible.empty() ? std::to_string(gpu) : entry_of(visible, gpu);
+    if (!entry.starts_with("MIG-") && choose_by_address(gpu)) return true;
     if (entry.starts_with("GPU-") || entry.starts_with("MIG-"))
       return ask(handle, "nvmlDeviceGetHandleByUUID", entry.c_str(), &device);
     char* end = nullptr;
     const unsigned long index = std::strtoul(entry.c_str(), &end, 10);
     return !entry.empty() && *end == '\0' &&
            ask(handle, "nvmlDeviceGetHandleByIndex_v2", unsigned(index), &device);
+  }
+
+  // CUDA's order may be another than NVML's, and it takes abbreviated UUIDs.
+  bool choose_by_address(int gpu) {
+    using GetAddress = int (*)(char* address, int length, int device);
+    const auto get = reinterpret_cast<GetAddress>(dlsym(RTLD_DEFAULT, "cudaDeviceGetPCIBusId"));
+    std::array<char, 32> address{};
+    return get && get(address.data(), int(address.size()), gpu) == 0 &&
+           ask(handle, "nvmlDeviceGetHandleByPciBusId_v2", static_cast<const char*>(address.data()),
+               &device);
   }
 
   ~Library() {

@@ -98,42 +98,63 @@ std::vector<TaggedImage> SampleGallery::write_training(int64_t step, const Devic
   return tagged;
 }
 
+void SampleGallery::Worst::merge(const Worst& more, int64_t most) {
+  if (!losses.defined()) {
+    *this = more;
+    return;
+  }
+  const at::Tensor all = at::cat({losses, more.losses});
+  const auto [highest, kept] = all.topk(std::min(most, all.size(0)));
+  const auto chosen = [&kept = kept](const at::Tensor& first, const at::Tensor& second) {
+    return at::cat({first, second}).index_select(0, kept);
+  };
+  losses = highest;
+  labels = chosen(labels, more.labels);
+  predicted = chosen(predicted, more.predicted);
+  probabilities = chosen(probabilities, more.probabilities);
+  places = chosen(places, more.places);
+  images = chosen(images, more.images);
+}
+
 void SampleGallery::see(const DeviceBatch& batch, const at::Tensor& logits) {
+  const int64_t first = std::exchange(seen_, seen_ + batch.count());
+  if (!batch.names.empty()) {
+    names_.resize(size_t(first));
+    names_.insert(names_.end(), batch.names.begin(), batch.names.end());
+  }
   const at::Tensor losses =
       cross_entropy(logits, batch.labels, /*smoothing=*/0, at::Reduction::None).to(at::kDouble);
   const at::Tensor predicted = logits.argmax(1);
-  // Correct ones sort last, below every loss.
-  const at::Tensor wrong = at::where(predicted.eq(batch.labels), -1.0, losses);
-  const auto [worst, indices] = wrong.topk(std::min(count_, batch.count()));
-  const at::Tensor host = worst.to(at::kCPU), at_host = indices.to(at::kCPU);
-  for (int64_t i = 0; i < host.size(0); ++i) {
-    const double loss = host.const_data_ptr<double>()[i];
-    const bool is_full = std::ssize(mistakes_) == count_;
-    if (!(loss >= 0) || (is_full && loss <= mistakes_.back().loss)) break;
-    const int64_t at = at_host.const_data_ptr<int64_t>()[i];
-    Mistake mistake{image_of(batch.images.select(0, at).to(at::kCPU)),
-                    batch.labels.select(0, at).item<int64_t>(),
-                    predicted.select(0, at).item<int64_t>(),
-                    logits.select(0, at).to(at::kDouble).softmax(0).max().item<double>(),
-                    loss,
-                    batch.names.empty() ? "" : batch.names[size_t(at)]};
-    const auto place = std::ranges::upper_bound(mistakes_, loss, std::greater(), &Mistake::loss);
-    mistakes_.insert(place, std::move(mistake));
-    if (std::ssize(mistakes_) > count_) mistakes_.pop_back();
-  }
+  const at::Tensor wrong = at::where(predicted.eq(batch.labels) | losses.isnan(), -1.0, losses);
+  const auto [worst, at] = wrong.topk(std::min(count_, batch.count()));
+  // A CPU's tensors can be read at no cost, and copying images has one.
+  if (worst.device().is_cpu() && worst_.losses.defined() && worst_.losses.size(0) == count_ &&
+      *worst.const_data_ptr<double>() <= worst_.losses.min().item<double>())
+    return;
+  worst_.merge({worst, batch.labels.index_select(0, at), predicted.index_select(0, at),
+                logits.index_select(0, at).to(at::kDouble).softmax(1).amax(1), at + first,
+                batch.images.index_select(0, at)},
+               count_);
 }
 
 void SampleGallery::write_mistakes(int64_t step) {
   env_.make_directories(folder_);
   ordered_json list = ordered_json::array();
-  for (const Mistake& mistake : mistakes_)
-    list.push_back(
-        {{"file", write_image("mistake", list.size(), mistake.image, encoded(mistake.image))},
-         {"class", class_of(mistake.label)},
-         {"predicted", class_of(mistake.predicted)},
-         {"probability", mistake.probability},
-         {"loss", mistake.loss},
-         {"name", mistake.name}});
+  const int64_t count = worst_.losses.defined() ? worst_.losses.size(0) : 0;
+  Worst host;
+  for (const auto tensor : {&Worst::losses, &Worst::labels, &Worst::predicted,
+                            &Worst::probabilities, &Worst::places, &Worst::images})
+    if (count > 0) host.*tensor = (worst_.*tensor).to(at::kCPU).contiguous();
+  for (int64_t i = 0; i < count && host.losses.const_data_ptr<double>()[i] >= 0; ++i) {
+    const Image image = image_of(host.images.select(0, i));
+    const auto place = size_t(host.places.const_data_ptr<int64_t>()[i]);
+    list.push_back({{"file", write_image("mistake", list.size(), image, encoded(image))},
+                    {"class", class_of(host.labels.const_data_ptr<int64_t>()[i])},
+                    {"predicted", class_of(host.predicted.const_data_ptr<int64_t>()[i])},
+                    {"probability", host.probabilities.const_data_ptr<double>()[i]},
+                    {"loss", host.losses.const_data_ptr<double>()[i]},
+                    {"name", place < names_.size() ? names_[place] : ""}});
+  }
   write_list("mistakes.json", step, list);
 }
 

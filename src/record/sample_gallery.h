@@ -44,7 +44,8 @@ class SampleGallery : public Observer {
 
   // For an evaluation: begin, then each batch with its logits [N, classes], then write. Mistakes
   // are images with a wrong predicted class; the worst have the highest loss.
-  void begin_evaluation() { mistakes_.clear(); }
+  void begin_evaluation() { worst_ = {}, names_.clear(), seen_ = 0; }
+  // Does not wait for a GPU.
   void see(const DeviceBatch& batch, const at::Tensor& logits);
   void write_mistakes(int64_t step);
   void after_evaluation(const EvaluationEvent& event, ObserverContext& run) override {
@@ -52,11 +53,12 @@ class SampleGallery : public Observer {
   }
 
  private:
-  struct Mistake {
-    Image image;
-    int64_t label, predicted;
-    double probability, loss;
-    std::string name;
+  // Images on the batches' device, the highest loss first; a loss below 0 is of none. `place`: in
+  // the order in which they were seen.
+  struct Worst {
+    at::Tensor losses, labels, predicted, probabilities, places, images;
+    // By the loss, of two sets one after the other.
+    void merge(const Worst& more, int64_t most);
   };
 
   // Undoes the normalisation. `pixels`: [3, H, W] on the host.
@@ -72,7 +74,9 @@ class SampleGallery : public Observer {
   const std::vector<std::string> classes_;
   const Normalize normalize_;
   const int64_t count_;
-  std::vector<Mistake> mistakes_;  // highest loss first, at most `count_`
+  Worst worst_;  // at most `count_`
+  std::vector<std::string> names_;
+  int64_t seen_ = 0;
 };
 
 }  // namespace saturate

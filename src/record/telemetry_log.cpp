@@ -53,7 +53,7 @@ Telemetry TelemetryLog::read() {
 }
 
 Telemetry TelemetryLog::with_rates(Telemetry mean, int64_t count, double seconds) const {
-  if (count == 0 || seconds <= 0) return mean;
+  if (count == 0 || seconds <= 0 || !sources_.is_only_gpu) return mean;
   if (flop_per_sample_) {
     const double flop_per_s = *flop_per_sample_ * double(count) / seconds;
     mean.tflop_per_s = flop_per_s * 1e-12;

@@ -29,6 +29,7 @@ class TelemetryLog : public Observer {
     PrecisionMode precision = PrecisionMode::kFp32;  // resolved: selects the peak rate
     std::string nvml_library = "libnvidia-ml.so.1";  // loaded if there is a GPU
     int processes = 1;                               // that train together: this is of one of them
+    bool is_only_gpu = true;  // of this process; else rates per sample are unknown
   };
   // `env` must outlive this.
   TelemetryLog(Env& env, Sources sources);

@@ -134,12 +134,14 @@ std::vector<Gpu> gpus_of_machine(const std::string& root) {
   std::sort(addresses.begin(), addresses.end());
   std::vector<Gpu> gpus;
   for (const std::string& address : addresses) {
+    const std::string about = root + "/proc/driver/nvidia/gpus/" + address + "/information";
+    // A container may list all of its host's, and have only some.
+    const std::string minor = value_after(about, "Device Minor");
+    if (!minor.empty() && !std::filesystem::exists(root + "/dev/nvidia" + minor, none)) continue;
     std::ifstream near(root + "/sys/bus/pci/devices/" + address + "/local_cpulist");
     std::string list;
     std::getline(near, list);
-    gpus.push_back(
-        {value_after(root + "/proc/driver/nvidia/gpus/" + address + "/information", "GPU UUID"),
-         cpu_list(list)});
+    gpus.push_back({value_after(about, "GPU UUID"), cpu_list(list)});
   }
   return gpus;
 }

@@ -35,8 +35,10 @@ int64_t stream_count(const PipelineOptions& pipeline) {
   return int64_t{pipeline.copy == Toggle::kOn} + pipeline.augment + pipeline.encoder;
 }
 
-bool has_graph(const Recipe& recipe, const at::Device& device) {
-  return recipe.train.graph != GraphMode::kOff && device.is_cuda() && has_cuda_graphs() &&
+// Batches of samples that vary in length vary too.
+bool has_graph(const Recipe& recipe, const TensorSamples& tensors, const at::Device& device) {
+  return std::ranges::none_of(tensors.fields, &TensorField::is_sequence) &&
+         recipe.train.graph != GraphMode::kOff && device.is_cuda() && has_cuda_graphs() &&
          why_no_graph(recipe, /*processes=*/1).empty();
 }
 
@@ -61,7 +63,7 @@ int64_t bytes_beside(const Recipe& recipe, const TensorSamples& tensors, const a
                      int64_t images) {
   const int64_t streams = stream_count(recipe.pipeline);
   const LoaderOptions loading = train_loader_options(recipe);
-  const bool graph = has_graph(recipe, device);
+  const bool graph = has_graph(recipe, tensors, device);
   int64_t batches = streams > 0 ? streams + 1 : 0;
   batches += int64_t{graph};
   batches +=
@@ -88,7 +90,7 @@ class Rehearsal {
     if (recipe.pipeline.encoder) encode_ = parts_.model->facets().encoder->encode;
     // The graph keeps its memory. An evaluation, or a batch that is not full, has its own.
     const bool only_graph = recipe.train.drop_last && recipe.data.eval_source.empty();
-    holds_graph_ = has_graph(recipe_, device) && !only_graph;
+    holds_graph_ = has_graph(recipe_, tensors_, device) && !only_graph;
     saved_bytes_ = bytes_of_checkpoint(parts_);
   }
 

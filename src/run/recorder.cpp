@@ -133,6 +133,7 @@ void Recorder::add_telemetry() {
   if (run_.device.is_cuda()) sources.gpu = run_.device.has_index() ? run_.device.index() : 0;
   sources.precision = run_.recipe.precision.mode;
   sources.processes = run_.shard().world;
+  sources.is_only_gpu = other_devices(run_.recipe, run_.device).empty();
   telemetry_ = std::make_shared<TelemetryLog>(run_.env, std::move(sources));
   add_observer(telemetry_);
 }

@@ -88,21 +88,32 @@ at::Tensor Answers::cells() const {
 }
 
 void KeptOutputs::clear() {
-  outputs_ = 0;
+  outputs_ = recent_values_ = 0;
   rows_.clear();
+  recent_.clear();
 }
 
 void KeptOutputs::add(const at::Tensor& outputs, const at::Tensor& labels) {
+  constexpr int64_t kMostOnDevice = int64_t{1} << 23;  // values, 64 MiB
   const auto flat = [](const at::Tensor& values) {
-    return values.reshape({values.size(0), -1}).to(at::TensorOptions(at::kDouble).device(at::kCPU));
+    return values.reshape({values.size(0), -1}).to(at::kDouble);
   };
   if (labels.size(0) == 0) return;
   const c10::NoGradGuard no_grad;
   outputs_ = outputs.numel() / outputs.size(0);
-  rows_.push_back(at::cat({flat(outputs), flat(labels)}, 1));
+  recent_.push_back(at::cat({flat(outputs), flat(labels)}, 1));
+  recent_values_ += recent_.back().numel();
+  if (recent_values_ > kMostOnDevice) move_to_host();
 }
 
-at::Tensor KeptOutputs::rows() const {
+void KeptOutputs::move_to_host() {
+  if (!recent_.empty()) rows_.push_back(at::cat(recent_).to(at::kCPU));
+  recent_.clear();
+  recent_values_ = 0;
+}
+
+at::Tensor KeptOutputs::rows() {
+  move_to_host();
   return rows_.empty() ? at::Tensor() : at::cat(rows_);
 }
 

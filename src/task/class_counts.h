@@ -46,10 +46,12 @@ class Answers {
 class KeptOutputs {
  public:
   void clear();
-  // outputs [N, ...] and labels [N, ...]; waits for their device.
+  // outputs [N, ...] and labels [N, ...]. Waits for their device only after many values, which it
+  // then no longer holds.
   void add(const at::Tensor& outputs, const at::Tensor& labels);
-  // [samples, outputs and labels] double, of all samples in order; undefined without any.
-  at::Tensor rows() const;
+  // [samples, outputs and labels] double on the host, of all samples in order; undefined without
+  // any.
+  at::Tensor rows();
   // Task::whole() of rows(), of this process or of several.
   void finish(const Task& task, const at::Tensor& rows, Metrics& metrics) const;
   // Values that the model returns for a sample; 0 if nothing was added.
@@ -58,8 +60,11 @@ class KeptOutputs {
   void set_outputs(int64_t outputs) { outputs_ = outputs; }
 
  private:
+  void move_to_host();
+
   int64_t outputs_ = 0;
-  std::vector<at::Tensor> rows_;
+  std::vector<at::Tensor> rows_, recent_;  // on the host, and after them on the outputs' device
+  int64_t recent_values_ = 0;
 };
 
 }  // namespace saturate

@@ -11,9 +11,11 @@
 #include <atomic>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <vector>
 
 #include "base/cgroup.h"
+#include "base/mutex.h"
 #include "trace/cuda_calls.h"
 #include "trace/kept_blocks.h"
 
@@ -186,8 +188,13 @@ bool keep_host_memory(bool keep) {
 
 TensorMemory& tensor_memory(const at::Device& device) {
   if (device.is_cpu()) return CountingAllocator::get();
-  static CudaMemory memory(device.has_index() ? device.index() : c10::DeviceIndex{0});
-  return memory;
+  static Mutex mutex;
+  static std::map<c10::DeviceIndex, CudaMemory> all;
+  const MutexLock lock(mutex);
+  const c10::DeviceIndex index = device.has_index()
+                                     ? device.index()
+                                     : c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice().index();
+  return all.try_emplace(index, index).first->second;
 }
 
 }  // namespace saturate
