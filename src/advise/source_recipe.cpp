@@ -171,7 +171,7 @@ bool names_source(Env& env, const std::string& text) {
       (scheme != text && std::ranges::any_of(dataset_sources(), is_known)))
     return true;
   const std::string path = env.exists(text) ? text : text.substr(0, text.find(','));
-  // Of files that may be missing, or patterns.
+  // Also files that are missing, and patterns.
   constexpr std::string_view kEndings[] = {".tar", ".tgz", ".shard", ".npy",
                                            ".npz", ".csv", ".tsv",   ".safetensors"};
   const auto is_ending = [&](std::string_view ending) { return path.ends_with(ending); };
