@@ -5,7 +5,12 @@
 namespace saturate {
 namespace {
 
-constexpr int kBlocksAtATime = 3;  // on each multiprocessor, which bounds the registers
+// On each multiprocessor, which bounds the registers. Turing's has 1,024 threads.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kBlocksAtATime = 2;
+#else
+constexpr int kBlocksAtATime = 3;
+#endif
 
 __global__ void __launch_bounds__(kTokenThreads, kBlocksAtATime)
     sum_tokens(const __grid_constant__ TokenRows rows, const __grid_constant__ TokenSums to) {
