@@ -1,6 +1,7 @@
 #include "record/sample_gallery.h"
 
 #include <ATen/ops/softmax.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 #include <fmt/format.h>
 
@@ -140,19 +141,27 @@ void SampleGallery::see(const DeviceBatch& batch, const at::Tensor& logits) {
 void SampleGallery::write_mistakes(int64_t step) {
   env_.make_directories(folder_);
   ordered_json list = ordered_json::array();
-  const int64_t count = worst_.losses.defined() ? worst_.losses.size(0) : 0;
-  Worst host;
-  for (const auto tensor : {&Worst::losses, &Worst::labels, &Worst::predicted,
-                            &Worst::probabilities, &Worst::places, &Worst::images})
-    if (count > 0) host.*tensor = (worst_.*tensor).to(at::kCPU).contiguous();
-  for (int64_t i = 0; i < count && host.losses.const_data_ptr<double>()[i] >= 0; ++i) {
-    const Image image = image_of(host.images.select(0, i));
-    const auto place = size_t(host.places.const_data_ptr<int64_t>()[i]);
+  const Worst& all = worst_;
+  const int64_t count = all.losses.defined() ? all.losses.size(0) : 0;
+  at::Tensor rows, images;  // copied at once
+  if (count > 0) {
+    const auto column = [](const at::Tensor& values) { return values.to(at::kDouble); };
+    rows = at::stack({all.losses, column(all.labels), column(all.predicted), all.probabilities,
+                      column(all.places)},
+                     1)
+               .to(at::kCPU);
+    images = all.images.to(at::kCPU);
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const double* const row = rows.const_data_ptr<double>() + i * rows.size(1);
+    if (row[0] < 0) break;
+    const Image image = image_of(images.select(0, i));
+    const auto place = size_t(row[4]);
     list.push_back({{"file", write_image("mistake", list.size(), image, encoded(image))},
-                    {"class", class_of(host.labels.const_data_ptr<int64_t>()[i])},
-                    {"predicted", class_of(host.predicted.const_data_ptr<int64_t>()[i])},
-                    {"probability", host.probabilities.const_data_ptr<double>()[i]},
-                    {"loss", host.losses.const_data_ptr<double>()[i]},
+                    {"class", class_of(int64_t(row[1]))},
+                    {"predicted", class_of(int64_t(row[2]))},
+                    {"probability", row[3]},
+                    {"loss", row[0]},
                     {"name", place < names_.size() ? names_[place] : ""}});
   }
   write_list("mistakes.json", step, list);
