@@ -230,8 +230,8 @@ def _decode_cache(loader: Any) -> List[WhatIf]:
     what_if = WhatIf("decode-cache", remedy, batches=_with_decoded(loader, paths), is_trade=True)
     needed, available = len(samples) * _bytes_of(decode(paths[0])), _available_bytes()
     if needed > available / 2:
-        what_if.skipped = (f"the images take {needed / 1e9:.1f} GB, more than half of the {available / 1e9:.1f} GB that "
-                           "are free")
+        what_if.skipped = (f"the images take {needed / 1e9:.1f} GB, more than half of the {available / 1e9:.1f} GB "
+                           "that are free")
     return [what_if]
 
 
