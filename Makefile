@@ -59,6 +59,7 @@ tensorboard-test: build ## read a run's event files with TensorBoard's own reade
 	  python3 -m venv build/tensorboard-venv.tmp && \
 	  build/tensorboard-venv.tmp/bin/python -m pip install -q --disable-pip-version-check tensorboard==2.20.0 && \
 	  mv build/tensorboard-venv.tmp build/tensorboard-venv; }
+	@build/tensorboard-venv/bin/python -c 'import tensorboard'
 	@SATURATE_PYTHON=$(CURDIR)/build/tensorboard-venv/bin/python $(BUILD)/tests/saturate_tests \
 	  --gtest_brief=1 --gtest_filter='TensorBoardReader*'
 

@@ -33,6 +33,17 @@ class Staged(unittest.TestCase):
                 stage.libraries_to_take(needs, places, {"libtorch_cpu.so"})
         self.assertIn("libcudart.so.13, which saturate needs", str(ended.exception))
 
+    def test_a_checkout_is_not_replaced(self):
+        for number, others in enumerate(([], ["torch_version", "saturate", ".git"])):  # the latter after a build in it
+            checkout = self.folder / str(number)
+            for name in "tools/gpu-check", *others:
+                (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+                (checkout / name).touch()
+            with mock.patch.object(stage.shutil, "which", lambda tool: tool):
+                with self.assertRaises(SystemExit) as refused:
+                    stage.stage(checkout, {}, ROOT, None)
+            self.assertIn("has other contents", str(refused.exception))
+
     def test_wheels_are_built_and_taken_unless_given_or_refused(self):
         (self.folder / "torch_version").write_text("2.11.0\n")
         given = self.folder / "given.whl"

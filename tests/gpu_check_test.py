@@ -287,6 +287,12 @@ class Call(InFolder):
         self.assertEqual(code, 1, said)  # a rung fails
         self.assertEqual(json.loads(self.out.read_text())["host"]["gpu"], GPU | {"driver": "unknown"})
 
+    def test_of_several_gpus_names_the_programs(self):
+        script(self.folder / "bin/nvidia-smi", "#!/bin/sh\nfor i in 1 2; do echo Other, 580.1, 9 MiB, Disabled; done\n")
+        self.python.write_text("#!/bin/sh\nprintf 'GPU of a test\\n16384\\n'\n")
+        self.call("--only", "sweeps")
+        self.assertEqual(json.loads(self.out.read_text())["host"]["gpu"], GPU | {"driver": "580.1"})
+
     def test_distinguishes_failed_rungs_from_rungs_with_unmet_needs(self):
         self.assertEqual(self.call("--only", "sweeps")[0], 1)
         content = json.loads(self.out.read_text())

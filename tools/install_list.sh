@@ -7,14 +7,22 @@ set -euo pipefail
 list=share/saturate/installed_files
 fail() { echo "make: $*" >&2; exit 2; }
 
-# Adds the files in the output of cmake --install to the list.
-record() { # PREFIX
-  local file
+# The folders in which relative paths are, sorted.
+folders_of() {
+  awk -F/ '{ at = ""; for (i = 1; i < NF; ++i) print at = at (i > 1 ? "/" : "") $i }' | LC_ALL=C sort -u
+}
+
+# Adds the files in the output of cmake --install to the list, and their folders, each with a slash at its end, but for
+# those that were there before.
+record() { # PREFIX FOLDERS_BEFORE
+  local file folders
   sed -n 's/^-- \(Installing\|Up-to-date\): //p' | while IFS= read -r file; do
     [ ! -f "$file" ] && [ ! -L "$file" ] ||
       realpath -s --relative-base="$1" "$(realpath "$(dirname "$file")")/${file##*/}"
   done >"$1/$list.tmp"
   echo $list >>"$1/$list.tmp"
+  folders=$(folders_of <"$1/$list.tmp" | LC_ALL=C comm -23 - "$2")
+  [ -z "$folders" ] || sed 's|$|/|' <<<"$folders" >>"$1/$list.tmp"
   # Files of earlier installations that this one lacks stay in the prefix, and uninstall removes them.
   [ ! -f "$1/$list" ] || cat "$1/$list" >>"$1/$list.tmp"
   sort -u -o "$1/$list.tmp" "$1/$list.tmp"
@@ -30,26 +38,30 @@ case ${1:-} in
     # CMake writes a file there.
     [ -w "$build" ] || fail "$build is another user's. Have that user install, or root, or build in a checkout of your own"
     umask 022
+    said=$(mktemp) before=$(mktemp)
+    trap 'rm -f "$said" "$before"' EXIT
+    # The standard folders, and those that packages share in them, are no deeper.
+    [ ! -d "$3" ] || find "$3" -mindepth 1 -maxdepth 3 -type d -printf '%P\n' 2>/dev/null | LC_ALL=C sort >"$before"
     mkdir -p "$3/${list%/*}" 2>/dev/null && [ -w "$3" ] || fail "cannot write to $3. Use sudo make install, or PREFIX=DIR"
     prefix=$(realpath "$3")
-    said=$(mktemp) reserve=$prefix/$list.reserve
+    reserve=$prefix/$list.reserve
     # The manifest would belong to root after `sudo make install`, and the user who built could not write the next one.
-    trap 'rm -f "$said" "$reserve" "$build/install_manifest.txt"' EXIT
+    trap 'rm -f "$said" "$before" "$reserve" "$build/install_manifest.txt"' EXIT
     head -c 100000 /dev/zero >"$reserve" || fail "no space in $3"  # for the list, on a disk that becomes full
     done=0
     env -u DESTDIR cmake --install "$build" --prefix "$prefix" >"$said" || done=$?
     rm -f "$reserve"
-    record "$prefix" <"$said"
+    record "$prefix" "$before" <"$said"
     [ $done = 0 ] || fail "installing failed; make uninstall with the same PREFIX removes what was copied"
     echo "installed to $3"
     ;;
   remove)
     cd "$2" 2>/dev/null && [ -f $list ] || {
       fail "no saturate is installed in $2 ($list is missing). Give the PREFIX of make install"; }
-    mapfile -t files <$list
+    mapfile -t files < <(grep -v '/$' $list)
+    mapfile -t folders < <(grep '/$' $list | sort -r)
     rm -f -- "${files[@]}"
-    printf '%s\n' "${files[@]}" | xargs -d '\n' dirname | sort -u |
-      xargs -d '\n' rmdir -p --ignore-fail-on-non-empty 2>/dev/null || true
+    rmdir --ignore-fail-on-non-empty -- "${folders[@]}" 2>/dev/null || true
     echo "removed ${#files[@]} files from $2"
     ;;
   *) sed -n 2,6p "$0" >&2; exit 2 ;;

@@ -17,9 +17,6 @@
 namespace saturate {
 namespace {
 
-// Samples that represent a source kept in memory: reading all of it first may take hours.
-constexpr size_t kCachedSamples = 1024;
-
 // One loader, kept warm: its threads wait between repetitions.
 struct Variant {
   std::unique_ptr<Loader> loader;
@@ -157,7 +154,7 @@ int bench_loader(const BenchInput& arguments) {
     source = with_index(std::move(source),
                         open_source_index(env, recipe.data.source, recipe.data.index));
   const auto data =
-      warm_source(*source, recipe.data.cache, spread_samples(source->size(), kCachedSamples));
+      warm_source(*source, recipe.data.cache, spread_samples(source->size(), size_t(arguments.cached)));
   std::vector<Variant> variants = make_variants(*data, recipe, threads);
   if (arguments.pack) add_packing(*data, recipe, threads, variants);
   // One warm-up each fills buffers; then the variants are interleaved, so that a machine that slows
@@ -189,6 +186,8 @@ void add_loader(CLI::App& bench, int& exit_code) {
   command.add_flag("--pack", arguments.pack,
                    "Also a row without decoding: JPEGs in segments are packed for a GPU "
                    "(data.decode_device=cuda)");
+  add_number(command, "--cached", arguments.cached, 1, 1 << 30,
+             "With data.cache: samples that are read first and then stand for all");
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ struct BenchInput {
   int repeats = 1;
   double seconds = 1;  // minimum length of one measurement
   bool pack = false;   // bench loader: also packs
+  int cached = 1024;   // bench loader: samples that stand for a source kept in memory
 };
 
 // INPUT, --set, --threads, --repeats, --seconds and --json; `arguments` holds their defaults.

@@ -80,7 +80,7 @@ std::string bash_script(const CLI::App& app) {
   return fmt::format(R"(_saturate() {{
   local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} path= word words=
   local keys='{}'
-  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+  for word in "${{COMP_WORDS[@]:1:$((COMP_CWORD-1))}}"; do
     case "${{path:+$path }}$word" in
       {}) path="${{path:+$path }}$word" ;;
     esac
@@ -94,6 +94,13 @@ std::string bash_script(const CLI::App& app) {
 complete -o default -F _saturate saturate
 )",
                      recipe_keys(), paths, words, values);
+}
+
+// As a file in fpath, which the first completion reads, or by source. zsh has no compopt.
+std::string zsh_script(const CLI::App& app) {
+  return "autoload -U +X bashcompinit && bashcompinit\n"
+         "(( $+functions[compopt] )) || compopt() {}\n" +
+         bash_script(app) + "(( ! $+compstate )) || _bash_complete -o default -F _saturate\n";
 }
 
 std::string fish_quoted(const std::string& text) {
@@ -179,8 +186,7 @@ void add_completion(CLI::App& app, int& exit_code) {
     if (*what == "fish") fmt::print("{}", fish_script(app));
     if (*what == "bash") fmt::print("{}", bash_script(app));
     if (*what == "zsh")
-      fmt::print("#compdef saturate\nautoload -U +X bashcompinit && bashcompinit\n{}",
-                 bash_script(app));
+      fmt::print("#compdef saturate\n{}", zsh_script(app));
   });
 }
 

@@ -11,7 +11,10 @@ mkdir -p "$seeds"
 find "$root"/tests/goldens/{tar,formats,image/inputs,image/modern,image/points} -type f -exec cp {} "$seeds" \;
 gunzip -kf "$seeds"/*.gz
 for archive in "$root"/tests/goldens/weights/{all_kinds,protocol4,training}.pt; do  # are zip files
-  unzip -p "$archive" '*/data.pkl' >"$seeds/$(basename "$archive").pkl"
+  python3 -c 'import sys, zipfile
+archive = zipfile.ZipFile(sys.argv[1])
+sys.stdout.buffer.write(archive.read(next(name for name in archive.namelist() if name.endswith("/data.pkl"))))' \
+    "$archive" >"$seeds/$(basename "$archive").pkl"
 done
 cp "$root"/tests/goldens/weights/*legacy.pt "$root"/tests/goldens/model/*.safetensors \
   "$root"/tests/goldens/watch/metrics.jsonl "$root"/recipes/*.toml "$root"/ladders/*.toml "$seeds"

@@ -57,7 +57,7 @@ class Check:
     def start(self, command, **options):
         """A process; at the end, everything that it started, which may hold its pipes, is killed."""
         with subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              text=True, errors="replace", process_group=0, **options) as process:
+                              text=True, errors="replace", start_new_session=True, **options) as process:
             self.running.add(process)
             try:
                 yield process

@@ -70,17 +70,19 @@ START = time.monotonic()
 
 
 def gpu_of():
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    """By nvidia-smi. `is_sure`: it names one GPU, which is then the program's, and not a part of it."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,mig.mode.current", "--format=csv,noheader"]
     try:
-        out = subprocess.run(query, check=True, capture_output=True, text=True).stdout
-        name, driver, memory = (field.strip() for field in out.splitlines()[0].split(","))
+        lines = subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()
+        name, driver, memory, *mig = (field.strip() for field in lines[0].split(","))
     except (OSError, subprocess.CalledProcessError, ValueError, IndexError):
         return None
-    return {"name": name, "driver": driver, "memory": memory}
+    return {"name": name, "driver": driver, "memory": memory, "is_sure": len(lines) == 1 and "Enabled" not in mig}
 
 
 def gpu_by_program(arguments, build):
-    """As gpu_of(), on a machine without nvidia-smi whose GPU the program sees. The name is torch's, if Python has it."""
+    """As gpu_of(), of the GPU that the program sees: without nvidia-smi, or if that lists several. The name is torch's,
+    if Python has it."""
     python = arguments.python or sys.executable
     if STAGED and not link_torch(python):
         return None
@@ -94,6 +96,14 @@ def gpu_by_program(arguments, build):
     said = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False).stdout.splitlines()
     name, memory = said if len(said) == 2 else ("GPU of unknown name", 0)
     return {"name": name, "driver": "unknown", "memory": f"{memory} MiB"}
+
+
+def chosen_gpu(arguments, build):
+    listed = gpu_of()
+    if listed and listed.pop("is_sure"):
+        return listed
+    seen = gpu_by_program(arguments, build)
+    return {**seen, "driver": listed["driver"]} if seen and listed else seen or listed
 
 
 def python_with_torch(given):
@@ -315,14 +325,13 @@ def main():
             made = build_wheels((build / "torch_version").read_text().strip())
             wheel, package = wheel or made[0], package or made[1]
         return stage(arguments.stage.resolve(), programs_in(build), ROOT, arguments.cifar, wheel, package)
-    gpu = gpu_of()
     if STAGED:
         build = ROOT
     else:
         if not has_nvcc() and not arguments.build:
             print("gpu-check: no nvcc, the kernels are not compiled", flush=True)
         build = (arguments.build or build_all("cuda" if has_nvcc() else "release")).resolve()
-    gpu = gpu or gpu_by_program(arguments, build)
+    gpu = chosen_gpu(arguments, build)
     if gpu:
         return run(arguments, build, gpu)
     if STAGED:

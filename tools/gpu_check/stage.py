@@ -140,7 +140,8 @@ def stage(folder, programs, root, cifar, wheel=None, package=None):
     for tool in ("patchelf", "strip", "ldd"):
         if not shutil.which(tool):
             sys.exit(f"gpu-check: --stage needs {tool}: run tools/setup.sh --dev")
-    if folder.exists() and any(folder.iterdir()) and not (folder / "tools/gpu-check").exists():
+    is_staged = all((folder / name).is_file() for name in ("torch_version", "saturate", "tools/gpu-check"))
+    if folder.exists() and any(folder.iterdir()) and (not is_staged or (folder / ".git").exists()):
         sys.exit(f"gpu-check: {folder} has other contents. Give another folder")
     fresh = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(fresh, ignore_errors=True)

@@ -86,11 +86,11 @@ def whole_batch(images, labels, threads):
 PEERS = {"DataLoader": data_loader, "whole_batch": whole_batch}
 
 
-def ours(command, source, threads, seconds):
+def ours(command, source, images, threads, seconds):
     settings = ["augment.size=32", f"augment.crop=pad_reflect:{PADDING}",
                 "data.cache=ram:decoded", f"train.batch={BATCH}"]
     arguments = [command, "bench", "loader", source, "--threads", str(threads), "--repeats", "1",
-                 "--seconds", str(seconds)]
+                 "--seconds", str(seconds), "--cached", str(images)]
     for setting in settings:
         arguments += ["--set", setting]
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
@@ -122,7 +122,7 @@ def main():
             row = {"name": name, "unit": "images/s", "peer": peer, "type": "fp32", "threads": count}
             found.setdefault(name, (row, []))[1].append(measure(epoch, arguments.seconds))
         for count in threads:
-            result = ours(arguments.saturate, f"tar:{arguments.archive}", count, arguments.seconds)
+            result = ours(arguments.saturate, f"tar:{arguments.archive}", len(images), count, arguments.seconds)
             commit = result["commit"]
             for each in result["rows"]:
                 kept = {key: each[key] for key in ("decode", "type", "threads")}
