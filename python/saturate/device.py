@@ -38,8 +38,8 @@ class DeviceFeed:
         self._is_cuda = self.device.type == "cuda"
         self._stream = torch.cuda.Stream(self.device) if self._is_cuda else None
         self._dtype, self._planar = TYPES[dtype], layout == "nchw"
-        self._scale = torch.tensor([1 / (255 * s) for s in std], device=self.device)
-        self._shift = torch.tensor([-m / s for m, s in zip(mean, std)], device=self.device)
+        self._scale = torch.tensor([1 / (255 * s) for s in std], device=self.device, dtype=torch.float32)
+        self._shift = torch.tensor([-m / s for m, s in zip(mean, std)], device=self.device, dtype=torch.float32)
         self._copying: Deque[Tuple[Any, Any]] = collections.deque()  # (event, host memory)
 
     def stage(self, images: Any, target: Any, mix: Optional[MixPlan]) -> Staged:
@@ -88,7 +88,7 @@ def allocator(device: Any) -> Optional[Callable[[int], Tuple[Any, int]]]:
 
 
 def _pinned(size: int) -> Tuple[torch.Tensor, int]:
-    memory = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
     return memory, memory.data_ptr()
 
 

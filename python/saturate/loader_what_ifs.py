@@ -18,6 +18,7 @@ from .turns import Remedy, WhatIf, not_tried
 REPRESENTATIVES = 256  # samples that stand for the dataset in a cache, or as many as a batch has
 OF_DATALOADER = ("workers-too-few", "workers-too-many", "prefetch", "persistent-workers", "pin-memory", "decode-cache",
                  "saturate-loader", "batch-size")
+FORKED_S = 60          # without a batch from workers that the script has not, after which a change has failed
 FORK = "fork"          # the only way to start workers that does not run the script's top level in them
 
 
@@ -74,8 +75,16 @@ def copyable(loader: Any) -> Any:
     """The loader, wrapped if its class does more with batches than DataLoader does, as Accelerate's does."""
     from torch.utils.data import DataLoader
 
-    has_own = isinstance(loader, DataLoader) and type(loader).__iter__ is not DataLoader.__iter__
+    has_own = isinstance(loader, DataLoader) and (
+        type(loader).__iter__ is not DataLoader.__iter__ or makes_own_batches(loader))
     return AsItIs(loader) if has_own else loader
+
+
+def makes_own_batches(loader: Any) -> bool:
+    """Whether its class changes what DataLoader's iterators give, as PyTorch Geometric's does: a copy would not."""
+    from torch.utils.data import DataLoader
+
+    return isinstance(loader, DataLoader) and type(loader)._get_iterator is not DataLoader._get_iterator
 
 
 def rebuilt(loader: Any, *, order: Callable[[Any], Any] = Endless, **changes: Any) -> Any:
@@ -84,7 +93,7 @@ def rebuilt(loader: Any, *, order: Callable[[Any], Any] = Endless, **changes: An
 
     workers = changes.get("num_workers", loader.num_workers)
     named = {"dataset": loader.dataset, "num_workers": workers, "collate_fn": loader.collate_fn,
-             "pin_memory": loader.pin_memory, "timeout": loader.timeout if workers else 0,
+             "pin_memory": loader.pin_memory, "timeout": _timeout_of(loader) if workers else 0,
              "worker_init_fn": loader.worker_init_fn, "generator": loader.generator}
     named.update((name, getattr(loader, name)) for name in ("in_order", "pin_memory_device") if hasattr(loader, name))
     if workers:
@@ -102,6 +111,11 @@ def rebuilt(loader: Any, *, order: Callable[[Any], Any] = Endless, **changes: An
         made = DataLoader(**named)
     made._saturate = True  # diagnose's own
     return made
+
+
+def _timeout_of(loader: Any) -> float:
+    """A dataset that was used here may hang in a forked worker."""
+    return float(loader.timeout or (0 if loader.num_workers else FORKED_S))
 
 
 def cores() -> int:
@@ -179,7 +193,7 @@ def _batch_size(loader: Any) -> List[WhatIf]:
     remedy = Remedy(f"Use batches of {size}, and scale the learning rate with them",
                     (f"DataLoader(..., batch_size={size})",))
     return [WhatIf("batch-size", remedy, batches=lambda: rebuilt(loader, batch_sampler=larger), alters=True,
-                   is_trade=True, has_own_limit=True,
+                   is_trade=True, has_own_limit=True, factor=2,
                    skipped="" if samples >= size else f"the dataset has fewer than {size} samples")]
 
 

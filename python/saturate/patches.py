@@ -8,6 +8,7 @@ import contextlib
 import functools
 import logging
 import os
+import shutil
 import sys
 import time
 import weakref
@@ -201,11 +202,13 @@ class _Turn:
     def __init__(self) -> None:
         self.is_active = False
         self.repeats: Dict[Any, int] = {}  # in this step, by place
+        self.unsaved: Set[Any] = set()     # paths
 
 
 def _is_of_sizes(name: str, tensor: Any) -> bool:
-    """A list of whole numbers is mostly lengths, which must be those of the batch."""
-    return name == "tolist" and not tensor.is_floating_point()
+    """Whole numbers are mostly lengths, which must be those of the batch: lists of them, and single ones that are
+    there without waiting for a GPU."""
+    return not tensor.is_floating_point() and (name == "tolist" or not tensor.is_cuda)
 
 
 def _silent(original: Callable[..., Any], name: str, is_value: bool, turn: _Turn) -> Callable[..., Any]:
@@ -219,6 +222,8 @@ def _silent(original: Callable[..., Any], name: str, is_value: bool, turn: _Turn
         if not turn.is_active or LOADING.is_active or _is_from_torch(frame):
             return original(*arguments, **named)
         if not is_value:
+            if name == "save" and len(arguments) > 1 and isinstance(arguments[1], (str, os.PathLike)):
+                turn.unsaved.add(os.fspath(arguments[1]))
             return None
         if _is_of_sizes(name, arguments[0]):
             return original(*arguments, **named)
@@ -233,6 +238,20 @@ def _silent(original: Callable[..., Any], name: str, is_value: bool, turn: _Turn
     return silent
 
 
+@contextlib.contextmanager
+def _without_moves(turn: _Turn) -> Iterator[None]:
+    """A checkpoint that was not saved cannot be given its final name either."""
+    with contextlib.ExitStack() as stack:
+        for owner, name in (os, "replace"), (os, "rename"), (shutil, "move"):
+            def move(source: Any, *arguments: Any, _call: Any = getattr(owner, name), **named: Any) -> Any:
+                if turn.is_active and not os.path.lexists(source) and os.fspath(source) in turn.unsaved:
+                    return None
+                return _call(source, *arguments, **named)
+
+            stack.enter_context(replaced(owner, name, move))
+        yield
+
+
 def without_calls(cause: str, calls: Calls) -> Callable[[], contextlib.AbstractContextManager[Callable[[], None]]]:
     """A step without the calls of a cause. Values that a step reads are those of its first time, but for conditions.
     The `with` block's value is to be called before each step."""
@@ -245,6 +264,8 @@ def without_calls(cause: str, calls: Calls) -> Callable[[], contextlib.AbstractC
         with contextlib.ExitStack() as stack:
             for owner, name, value in wrappers:
                 stack.enter_context(replaced(owner, name, value))
+            if cause == "checkpoint-saves":
+                stack.enter_context(_without_moves(turn))
             turn.repeats.clear()
             turn.is_active = True
             try:

@@ -104,7 +104,7 @@ class Hooks:
         self._undo = contextlib.ExitStack()
         self._search: List[Any] = []           # global hooks, while outermost modules are looked for
         self._known: Dict[int, Any] = {}       # modules with hooks
-        self._depth = 0
+        self._depth = self._in_wait = 0        # modules' calls, all and those that make a batch
         self._switches: List[_Switch] = []     # what is there only in steps that are measured in detail
         self._after: Optional[_Exchange] = None    # optimizers' hook
         self._is_traced: Callable[[], bool] = bool  # by torch.compile: what is ours must then do nothing in its graph
@@ -296,17 +296,27 @@ class Hooks:
         if not self._is_traced() and self._clock.is_detailed:
             if hooks is not None:
                 hooks.has_entered = True
+            if self._is_loading():
+                self._in_wait += 1
+                return
             self._clock.enter(FORWARD if self._torch.is_grad_enabled() else EVALUATION)
 
     def _leave_module(self) -> None:
         if not self._is_traced() and self._clock.is_detailed:
+            if self._in_wait and self._is_loading():
+                self._in_wait -= 1
+                return
             self._clock.leave()
+
+    def _is_loading(self) -> bool:
+        """Whether the loop waits for a batch, which may be made here, by transforms that are modules."""
+        return self._clock.phase == WAIT and get_ident() == self._clock.thread
 
     def _search_enter(self, module: Any, *_: Any) -> None:
         if self._is_traced() or get_ident() != self._clock.thread:
             return
         self._depth += 1
-        if self._depth == 1 and id(module) not in self._known:
+        if self._depth == 1 and id(module) not in self._known and not self._is_loading():
             self._add_module(module)
             if id(module) in self._known:  # its hook before this call is late, the one after it is not
                 self._enter_module()
@@ -332,7 +342,14 @@ def size_of(batch: Any) -> int:
         return 0
     if isinstance(batch, Mapping):
         return next(filter(None, map(size_of, batch.values())), 0)
+    for name in ("num_graphs", "batch_size"):  # of graphs
+        number = getattr(batch, name, None)
+        if isinstance(number, int):
+            return number
     if isinstance(batch, (list, tuple)) and batch:
+        if all(isinstance(each, Mapping) or type(each) is tuple for each in batch):
+            # Samples as they are; tuples in a tuple are zip(*samples), which default_collate does not make.
+            return len(batch[0]) if isinstance(batch, tuple) and type(batch[0]) is tuple else len(batch)
         return size_of(batch[0]) or (len(batch) if isinstance(batch[0], (str, bytes)) else 0)
     return 0
 

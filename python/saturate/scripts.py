@@ -16,12 +16,13 @@ from .device_time import synchronize
 from .diagnosing import Diagnosis, conclude
 from .group_turns import check_group
 from .loader import Loader
-from .loader_what_ifs import have_same_data, own_batches
+from .loader_what_ifs import have_same_data, makes_own_batches, own_batches
 from .observing import STEPS, Observation
 from .patches import endless_schedules, replaced
 from .session import Session, check_names, first_line, is_failure, is_interrupt
 from .turns import Arm, Turns
 
+THREADS = "OMP_NUM_THREADS"
 MOST_IDLE = 1000  # batches without a step between them: no loop accumulates the gradients of more
 NOT_COUNTING = ("saturate", "torch", "tqdm")  # modules that may ask for a loader's length, and go on after its end
 
@@ -33,9 +34,9 @@ class Finished(BaseException):
 class _Watched:
     """A script's iteration over a DataLoader, until its loop is known."""
 
-    def __init__(self, run: ScriptLoop, loader: Any, batches: Any) -> None:
+    def __init__(self, run: ScriptLoop, loader: Any, batches: Any, has_end: bool = True) -> None:
         self._run, self._loader, self._batches = run, loader, batches
-        self._given = 0
+        self._given, self._has_end = 0, has_end
 
     def __iter__(self) -> _Watched:
         return self
@@ -52,7 +53,7 @@ class _Watched:
             batch = next(self._batches)
             if self._run.loader is None and not self._run.refused:
                 self._run.seen.watched(batch)
-        elif self._run.is_over(self._loader, self._given):
+        elif self._has_end and self._run.is_over(self._loader, self._given):
             raise StopIteration
         else:
             batch = self._run.next_batch()
@@ -83,6 +84,7 @@ class ScriptLoop:
         self._has_told = False                # that another loader is not measured
         self._stack = contextlib.ExitStack()  # of the search
         self._thread = threading.get_ident()
+        self._threads = os.environ.get(THREADS, ""), torch.get_num_threads()
 
     def begin(self) -> Iterator[Any]:
         """The batches of the measurement, once the loop is known."""
@@ -126,7 +128,10 @@ class ScriptLoop:
                 self._passed, self._is_stepping = 0, False
                 return _Watched(self, loader, iter(()))
             batches = original(loader)
-            return batches if getattr(loader, "_saturate", False) else _Watched(self, loader, batches)
+            if getattr(loader, "_saturate", False):
+                return batches
+            # Some classes make one iterator, of an endless sampler, and keep it.
+            return _Watched(self, loader, batches, sys._getframe(1).f_code.co_name != "__init__")
 
         return iterate
 
@@ -155,9 +160,14 @@ class ScriptLoop:
         return length
 
     def is_over(self, loader: Any, given: int) -> bool:
-        """Whether the loop's epoch ends after as many batches. If its script does not count, it goes on instead: what
-        comes between epochs may take long."""
-        return hasattr(loader, "_saturate_is_counted") and given >= len(loader)
+        """Whether the loop's epoch ends after as many batches. If its script does not count, and makes steps between
+        them, it goes on instead: what comes between epochs may take long."""
+        if not hasattr(loader, "_saturate_is_counted") and self._is_stepping:
+            return False
+        try:
+            return given >= len(loader)
+        except TypeError:
+            return False
 
     def is_known(self, loader: Any) -> bool:
         """Called before each batch of a loader."""
@@ -170,6 +180,8 @@ class ScriptLoop:
         self._last, self._made_before = loader, self._made
         if self.loader is not None:
             if loader is not self.loader and loader is not self._again:
+                if not self.torch.is_grad_enabled():  # an evaluation, with a loader that keeps its iterator
+                    self.interrupted()
                 return last is loader and has_stepped and self._goes_on_with(loader)
             self._is_stepping |= self._passed > 0 and self._made > self._made_in_pass
             self._passed, self._made_in_pass = self._passed + 1, self._made
@@ -194,13 +206,22 @@ class ScriptLoop:
 
     def _takes_over(self, loader: Any) -> bool:
         self.loader = loader
+        self._take_threads()
         try:
+            if makes_own_batches(loader):
+                raise Error("its DataLoader's class has an own _get_iterator(), which a copy would not use")
             self._batches = self.begin()
             self._first.append(next(self._batches))
         except Exception as failure:
             self.loader = self._batches = None
             self.refuse(failure)
         return self.loader is not None
+
+    def _take_threads(self) -> None:
+        """OpenMP has read the variable already, but not for a script that sets it before it imports torch."""
+        asked = os.environ.get(THREADS, "")
+        if asked != self._threads[0] and asked.isdigit() and self.torch.get_num_threads() == self._threads[1]:
+            self.torch.set_num_threads(max(1, int(asked)))
 
     def _end_measurement(self) -> None:
         """Undoes its present change."""
@@ -303,6 +324,7 @@ class MeasuredLoop(ScriptLoop):
         self._steps = steps
         self.rate = 0.0                # steps/s
         self.losses: List[Any] = []
+        self._unscaled: Dict[int, Any] = {}  # by the id of what a GradScaler made of it, which is kept too
 
     def begin(self) -> Iterator[Any]:
         backward = self.torch.autograd.backward
@@ -310,12 +332,23 @@ class MeasuredLoop(ScriptLoop):
         def noting(tensors: Any, *arguments: Any, **named: Any) -> Any:
             first = tensors if isinstance(tensors, self.torch.Tensor) else tensors[0]
             if first.numel() == 1:
-                self.losses.append(first.detach())
+                self.losses.append(self._unscaled.get(id(first), (first, None))[0].detach())
+            self._unscaled.clear()
             return backward(tensors, *arguments, **named)
+
+        scaler = self.torch.amp.GradScaler
+        scale = scaler.scale
+
+        def scaling(this: Any, outputs: Any) -> Any:
+            made = scale(this, outputs)
+            if isinstance(made, self.torch.Tensor):
+                self._unscaled[id(made)] = outputs, made
+            return made
 
         arm = Arm(own_batches(self.loader))
         turns = Turns((lambda: synchronize(self.torch)) if self.torch.cuda.is_available() else lambda: None)
-        with replaced(self.torch.autograd, "backward", noting), endless_schedules(self.torch):
+        with replaced(self.torch.autograd, "backward", noting), replaced(scaler, "scale", scaling), (
+                endless_schedules(self.torch)):
             pace = yield from turns.steps(arm, contextlib.nullcontext, 0.0, self._steps)
         self.rate = pace.steps_per_s
 

@@ -233,8 +233,7 @@ class Session:
                     if is_changed or what_if.is_input:  # a change of the step leaves traces in turns without it
                         self.current = what_if if is_changed else None
                     paces[is_changed] = yield from self.turns.steps(arm, change, self._turn_s)
-                what_if.before.append(paces[False].samples_per_s)
-                what_if.after.append(paces[True].samples_per_s)
+                what_if.add(paces[False], paces[True])
                 what_if.conclude()
                 made = [made[0] + paces[False].made, made[1] + paces[True].made]
                 spent = self._clock() - begin

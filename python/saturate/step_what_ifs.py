@@ -126,9 +126,16 @@ def _fused(seen: Observation) -> List[WhatIf]:
         parameter.grad is not None and parameter.grad.is_sparse
         for each in targets for group in each.param_groups for parameter in group["params"])
     why = "it cannot update sparse gradients" if is_sparse else ""
+    if name == "Adagrad" and any(parameter.is_cuda for each in targets for group in each.param_groups
+                                 for parameter in group["params"]) and not _has_fused_adagrad(seen.torch):
+        why = "this torch has no fused Adagrad for a GPU"
     if not movable:
         why = "its parameters are not all floating-point on a CPU or GPU"
     return [WhatIf("fused-optimizer", remedy, change, skipped=why)]
+
+
+def _has_fused_adagrad(torch: Any) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_adagrad_", "CUDA"))
 
 
 def _foreach(seen: Observation) -> List[WhatIf]:
@@ -176,6 +183,11 @@ def _channels_last(seen: Observation) -> List[WhatIf]:
     @contextlib.contextmanager
     def change() -> Iterator[None]:
         weights = [each for module in models for each in module.parameters() if each.dim() == 4]
+        # With them what is updated together: otherwise optimizers fall back to a call for each.
+        weights += [each.grad for each in weights if each.grad is not None and each.grad.dim() == 4]
+        states = [state for optimizer in seen.optimizers for state in optimizer.state.values() if isinstance(state, dict)]
+        weights += [each for state in states for each in state.values()
+                    if isinstance(each, torch.Tensor) and each.dim() == 4]
         for weight in weights:
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         handles = [module.register_forward_pre_hook(convert) for module in models]

@@ -63,6 +63,7 @@ class WhatIf:
     is_trade: bool = False   # it costs something: memory, precision, another library
     is_inferred: bool = False
     has_own_limit: bool = False  # it may gain although neither input nor step are the limit
+    factor: float = 0        # samples in a batch by those of the loop's; 0: batches tell their sizes
     gain: Optional[Gain] = None
     skipped: str = ""
     before: List[float] = field(default_factory=list)  # samples/s, by round
@@ -71,6 +72,11 @@ class WhatIf:
     @property
     def is_input(self) -> bool:
         return self.batches is not None and not self.has_own_limit
+
+    def add(self, before: Pace, after: Pace) -> None:
+        """A round."""
+        self.before.append(before.steps_per_s if self.factor else before.samples_per_s)
+        self.after.append(after.steps_per_s * self.factor if self.factor else after.samples_per_s)
 
     def conclude(self) -> None:
         if self.before:

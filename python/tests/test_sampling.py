@@ -47,7 +47,7 @@ def hooks(loop):
 
     model = loop.model
     return (len(model._forward_hooks), len(model._forward_pre_hooks),
-            *(each.function is not None for each in optimizer._global_optimizer_pre_hooks.values()),
+            *(each.__self__.function is not None for each in optimizer._global_optimizer_pre_hooks.values()),
             torch.autograd.backward.func is not torch.autograd.backward.__wrapped__)
 
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 
@@ -63,7 +64,9 @@ def test_sizes_of_batches():
     import numpy as np
 
     images = np.zeros((5, 3, 2, 2))
-    for batch in (images, (images, 1), [images], {"a": images}, ((images, 2), 3), ["a"] * 5):
+    for batch in (images, (images, 1), [images], {"a": images}, ((images, 2), 3), ["a"] * 5,
+                  (tuple([images[0]] * 5), tuple([{}] * 5)), [{"image": images[0]}] * 5, [(images[0], 1)] * 5,
+                  types.SimpleNamespace(num_graphs=5)):
         assert size_of(batch) == 5
     assert size_of(3) == size_of(()) == size_of(np.zeros(())) == 0
 

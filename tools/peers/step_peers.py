@@ -240,7 +240,7 @@ def run_case(entries, rounds, seconds):
     case = CASES[name]
     unit = "tokens/s" if "context" in case else "samples/s" if "inputs" in case else "images/s"
     rows = [peer_report.with_spread({"name": f"{name} {label}", "unit": unit, "case": name,
-                                     "peer": label}, found) for label, found in values.items()]
+                                     "peer": label, "values": found}, found) for label, found in values.items()]
     for row in rows:
         row["steps_per_s"] = row["median"] / case["batch"] / case.get("context", 1)
         print("{name:<44} {median:>10.1f} {unit}  ({min:.1f} to {max:.1f})  "
