@@ -50,7 +50,17 @@ def resolved_recipe(args):
     shown = subprocess.run([args.saturate, "train", args.recipe, "--print-recipe",
                             *overrides([*args.set, "train.compiled="])],
                            capture_output=True, text=True, check=True).stdout
-    return tomllib.loads(shown)
+    recipe = tomllib.loads(shown)
+    # Python's loop has these values.
+    for key, value in {"optimizer.name": "sgd", "train.task": "classify", "train.label_smoothing": 0.0,
+                       "train.accumulate": 1, "train.clip_norm": 0.0}.items():
+        section, name = key.split(".")
+        if recipe[section][name] != value:
+            sys.exit(f"compiled_peers: {key} is {recipe[section][name]}, and Python's loop has {value}. Add --set "
+                     f"{key}={value}")
+    if not isinstance(recipe["augment"]["size"], int):
+        sys.exit("compiled_peers: augment.size must be one number, of square images")
+    return recipe
 
 
 def of_saturate(args, compiled):
