@@ -292,9 +292,9 @@ def test_batches_of_a_loader_of_saturate_are_ahead():
 def test_conditions_and_what_the_loader_reads_keep_their_values():
     with without_calls("item-in-loop", calls_of(torch))() as begin_step:
         begin_step()
-        values = [torch.tensor(value) for value in (1, 0, 2)]
+        values = [torch.tensor(value) for value in (1.0, 0.0, 2.0)]
         assert [value.item() for value in values] == [1, 1, 1]
-        assert [bool(value) for value in values] == [True, False, True] and ["a", "b", "c"][values[2]] == "c"
+        assert [bool(value) for value in values] == [True, False, True] and ["a", "b", "c"][torch.tensor(2)] == "c"
         lengths = [torch.tensor([3, 1]), torch.tensor([2, 2])]
         assert [each.tolist() for each in lengths] == [[3, 1], [2, 2]]
         assert [each.float().tolist() for each in lengths] == [[3, 1], [3, 1]]
