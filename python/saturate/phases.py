@@ -347,7 +347,7 @@ def size_of(batch: Any) -> int:
         if isinstance(number, int):
             return number
     if isinstance(batch, (list, tuple)) and batch:
-        if all(isinstance(each, Mapping) or type(each) is tuple for each in batch):
+        if len(batch) > 1 and all(isinstance(each, Mapping) or type(each) is tuple for each in batch):
             # Samples as they are; tuples in a tuple are zip(*samples), which default_collate does not make.
             return len(batch[0]) if isinstance(batch, tuple) and type(batch[0]) is tuple else len(batch)
         return size_of(batch[0]) or (len(batch) if isinstance(batch[0], (str, bytes)) else 0)

@@ -153,8 +153,8 @@ int bench_loader(const BenchInput& arguments) {
   if (recipe.data.index.mode != IndexMode::kAuto)  // else only in each loader's memory
     source = with_index(std::move(source),
                         open_source_index(env, recipe.data.source, recipe.data.index));
-  const auto data =
-      warm_source(*source, recipe.data.cache, spread_samples(source->size(), size_t(arguments.cached)));
+  const auto data = warm_source(*source, recipe.data.cache,
+                                spread_samples(source->size(), size_t(arguments.cached)));
   std::vector<Variant> variants = make_variants(*data, recipe, threads);
   if (arguments.pack) add_packing(*data, recipe, threads, variants);
   // One warm-up each fills buffers; then the variants are interleaved, so that a machine that slows

@@ -185,8 +185,7 @@ void add_completion(CLI::App& app, int& exit_code) {
     if (*what == "man") fmt::print("{}", man_page(app));
     if (*what == "fish") fmt::print("{}", fish_script(app));
     if (*what == "bash") fmt::print("{}", bash_script(app));
-    if (*what == "zsh")
-      fmt::print("#compdef saturate\n{}", zsh_script(app));
+    if (*what == "zsh") fmt::print("#compdef saturate\n{}", zsh_script(app));
   });
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <malloc.h>
 #include <unistd.h>
