@@ -100,6 +100,7 @@ struct StorageVariant {
     const double seconds = double(env.now_ns() - start) * 1e-9;
     samples.values.push_back(double(order_of.size()) / seconds);
     megabytes.values.push_back(double(bytes) * 1e-6 / seconds);
+    if (before) shared_store(env, arguments.store)->flush();  // for the warm variant that follows
     if (!before || data.look_ahead() == 0) return;
     const StoreCounts after = *store_counts(env, arguments.store);
     const LinkUse use = link_use(*before, after, seconds);
