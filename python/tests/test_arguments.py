@@ -162,3 +162,17 @@ def test_a_copy_for_a_diagnosis_begins_at_the_first_epoch():
     other = saturate.Loader._for_diagnosis(**loader._arguments)
     assert other._saturate and not loader._saturate
     assert labels_of(other) == first != labels_of(loader)
+
+
+@pytest.mark.parametrize("key, value", [("augment.device", "cpu"), ("augment.output", "bf16"), ("optimizer.lr", 0.1),
+                                        ("data.decode_device", "cpu"), ("train.batch", "auto")])
+def test_keys_that_a_loader_does_not_use_are_refused(key, value):
+    with pytest.raises(saturate.Error, match=key):
+        make(options={key: value})
+
+
+def test_padding_needs_a_crop_that_pads():
+    with pytest.raises(ValueError, match='crop="pad"'):
+        make(padding=4)
+    with make(size=24, crop="pad", padding=4) as loader:
+        next(iter(loader))
