@@ -18,7 +18,7 @@ from .turns import Remedy, WhatIf, not_tried
 REPRESENTATIVES = 256  # samples that stand for the dataset in a cache, or as many as a batch has
 OF_DATALOADER = ("workers-too-few", "workers-too-many", "prefetch", "persistent-workers", "pin-memory", "decode-cache",
                  "saturate-loader", "batch-size")
-FORKED_S = 60          # without a batch from workers that the script has not, after which a change has failed
+FORKED_S = 60          # without a batch, after which a change that adds workers has failed
 FORK = "fork"          # the only way to start workers that does not run the script's top level in them
 
 
@@ -114,7 +114,7 @@ def rebuilt(loader: Any, *, order: Callable[[Any], Any] = Endless, **changes: An
 
 
 def _timeout_of(loader: Any) -> float:
-    """A dataset that was used here may hang in a forked worker."""
+    """A dataset that this process has used may hang in a forked worker, where the script has none."""
     return float(loader.timeout or (0 if loader.num_workers else FORKED_S))
 
 

@@ -348,7 +348,7 @@ def size_of(batch: Any) -> int:
             return number
     if isinstance(batch, (list, tuple)) and batch:
         if len(batch) > 1 and all(isinstance(each, Mapping) or type(each) is tuple for each in batch):
-            # Samples as they are; tuples in a tuple are zip(*samples), which default_collate does not make.
+            # A list of samples; or zip(*samples), with one entry for each sample. default_collate makes neither.
             return len(batch[0]) if isinstance(batch, tuple) and type(batch[0]) is tuple else len(batch)
         return size_of(batch[0]) or (len(batch) if isinstance(batch[0], (str, bytes)) else 0)
     return 0

@@ -130,7 +130,7 @@ class ScriptLoop:
             batches = original(loader)
             if getattr(loader, "_saturate", False):
                 return batches
-            # Some classes make one iterator, of an endless sampler, and keep it.
+            # Some classes keep one iterator over an endless sampler, which they make in __init__.
             return _Watched(self, loader, batches, sys._getframe(1).f_code.co_name != "__init__")
 
         return iterate
@@ -218,7 +218,8 @@ class ScriptLoop:
         return self.loader is not None
 
     def _take_threads(self) -> None:
-        """OpenMP has read the variable already, but not for a script that sets it before it imports torch."""
+        """Applies the number of threads that the script sets before it imports torch: here torch is imported already,
+        and OpenMP has read the variable."""
         asked = os.environ.get(THREADS, "")
         if asked != self._threads[0] and asked.isdigit() and self.torch.get_num_threads() == self._threads[1]:
             self.torch.set_num_threads(max(1, int(asked)))

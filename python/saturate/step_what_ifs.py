@@ -183,9 +183,9 @@ def _channels_last(seen: Observation) -> List[WhatIf]:
     @contextlib.contextmanager
     def change() -> Iterator[None]:
         weights = [each for module in models for each in module.parameters() if each.dim() == 4]
-        # With them what is updated together: otherwise optimizers fall back to a call for each.
+        # Gradients and optimizer states too: with mixed layouts, foreach optimizers fall back to a call per tensor.
         weights += [each.grad for each in weights if each.grad is not None and each.grad.dim() == 4]
-        states = [state for optimizer in seen.optimizers for state in optimizer.state.values() if isinstance(state, dict)]
+        states = [state for each in seen.optimizers for state in each.state.values() if isinstance(state, dict)]
         weights += [each for state in states for each in state.values()
                     if isinstance(each, torch.Tensor) and each.dim() == 4]
         for weight in weights:

@@ -181,8 +181,7 @@ std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainArgum
   try {
     choose_folder(env, arguments, options, made);
     auto trainer = std::make_unique<Trainer>(env, recipe, options);
-    const TrainResult begun = trainer->so_far();
-    if (begun.was_finished)
+    if (trainer->so_far().was_finished)
       options.out = run_folder_of(env, *options.resume);
     else if (made)
       made->keep();

@@ -70,7 +70,7 @@ int port_of(int socket, decltype(&getsockname) end) {
 
 // Answers connections on threads that exist before the server. httplib starts its own in the
 // server's thread, where nothing could catch that the system refuses one. Its timeouts are for each
-// read, and it does not tell its sockets, which are found among the process's files.
+// read, and it does not expose its sockets, so they are looked up among the process's descriptors.
 class Connections : public httplib::TaskQueue {
  public:
   Connections(ThreadPool& threads, int port) : threads_(threads), port_(port) {}
@@ -129,8 +129,8 @@ class Connections : public httplib::TaskQueue {
 
   ThreadPool& threads_;
   const int port_;
-  std::atomic<int> open_ = 0;  // connections
-  std::map<std::pair<int, int>, Clock::time_point> begun_;
+  std::atomic<int> open_ = 0;                               // connections
+  std::map<std::pair<int, int>, Clock::time_point> begun_;  // belongs to the server's thread
 };
 
 class PrometheusSink : public MetricsSink {

@@ -165,6 +165,7 @@ void SampleGallery::write_mistakes(int64_t step) {
                     {"name", place < names_.size() ? names_[place] : ""}});
   }
   write_list("mistakes.json", step, list);
+  begin_evaluation();  // frees the device's memory
 }
 
 }  // namespace saturate

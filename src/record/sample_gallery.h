@@ -53,11 +53,11 @@ class SampleGallery : public Observer {
   }
 
  private:
-  // Images on the batches' device, the highest loss first; a loss below 0 is of none. `place`: in
-  // the order in which they were seen.
+  // Images on the batches' device, the highest loss first; below 0: the class is right. `places`:
+  // their numbers in this evaluation.
   struct Worst {
     at::Tensor losses, labels, predicted, probabilities, places, images;
-    // By the loss, of two sets one after the other.
+    // Keeps the highest losses of both.
     void merge(const Worst& more, int64_t most);
   };
 
@@ -74,9 +74,9 @@ class SampleGallery : public Observer {
   const std::vector<std::string> classes_;
   const Normalize normalize_;
   const int64_t count_;
-  Worst worst_;  // at most `count_`
-  std::vector<std::string> names_;
-  int64_t seen_ = 0;
+  Worst worst_;                     // at most `count_`
+  std::vector<std::string> names_;  // by place
+  int64_t seen_ = 0;                // images
 };
 
 }  // namespace saturate
