@@ -80,7 +80,8 @@ namespace {
 bool is_used(std::string_view key) {
   constexpr std::string_view kOthers[] = {"train.batch", "train.drop_last", "distributed.uneven",
                                           "seed"};
-  constexpr std::string_view kUnused[] = {"data.decode_device", "augment.device", "augment.output"};
+  constexpr std::string_view kUnused[] = {"data.source", "data.eval_source", "data.decode_device",
+                                          "augment.device", "augment.output"};
   if (std::ranges::find(kUnused, key) != std::end(kUnused)) return false;
   return key.starts_with("data.") || key.starts_with("augment.") ||
          std::ranges::find(kOthers, key) != std::end(kOthers);

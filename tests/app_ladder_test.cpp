@@ -89,6 +89,9 @@ TEST_F(LadderCommand, MistakesAreFoundBeforeAnythingRuns) {
   expect_error(
       run_saturate("ladder " + ladder("[[rung]]\nname = \"a\"\n") + " --json " + dir.path()), 2,
       {"a folder cannot be replaced", dir.path()});
+  expect_error(run_saturate("sweep " + recipe + " --over train.batch=10,20 --json " + (dir / "x") +
+                            " --markdown " + (dir / "./x")),
+               2, {"two results have the same file", dir / "./x"});
   expect_error(run_saturate("sweep " + recipe + " --over train.batch=10,20 --markdown " +
                             (dir / "none/l.md")),
                4, {dir / "none/l.md"});

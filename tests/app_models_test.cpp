@@ -183,6 +183,15 @@ TEST_F(ModelCommand, AProgramIsTrainedEvaluatedResumedAndExported) {
                             (dir / "run/metrics.jsonl")),
                2, {"would be lost", dir / "run/metrics.jsonl", ".pt"});
   EXPECT_EQ(read_text(dir / "run/metrics.jsonl"), records);
+  const std::string safetensors =
+      "'" + std::string(kCommand) + "' export " + (dir / "run") + " --format safetensors --out ";
+  ASSERT_EQ(std::system((safetensors + (dir / "file.safetensors") + " >/dev/null").c_str()), 0);
+  ASSERT_EQ(std::system((safetensors + "/dev/stdout >" + (dir / "stdout")).c_str()), 0);
+  ASSERT_EQ(std::system((safetensors + "/dev/stdout | cat >" + (dir / "pipe")).c_str()), 0);
+  EXPECT_EQ(read_text(dir / "stdout"), read_text(dir / "file.safetensors"));
+  EXPECT_EQ(read_text(dir / "pipe"), read_text(dir / "file.safetensors"));
+  expect_error(run_saturate("export " + (dir / "run") + " --format pt2 --out /dev/stdout"), 2,
+               {"pt2 is written as a file"});
 }
 
 // The graph has the run's weights by name, and what readers must know.

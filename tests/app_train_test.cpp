@@ -155,6 +155,21 @@ TEST_F(TrainCommand, ARunThatHadEndedMakesNoOtherFolder) {
   EXPECT_NE(again.out.find("nothing to do"), std::string::npos) << again.out;
   EXPECT_NE(again.out.find("run folder  " + (dir / "run") + "\n"), std::string::npos) << again.out;
   EXPECT_FALSE(std::filesystem::exists(dir / "new"));
+  const auto before = folder_contents(dir / "run");
+  EXPECT_EQ(run_saturate("train --resume " + (dir / "run") + " --out " + (dir / "new"),
+                         "TORCHELASTIC_RUN_ID=1")
+                .exit_code,
+            0);
+  EXPECT_EQ(folder_contents(dir / "run"), before) << "as the command says";
+  std::filesystem::create_directory(dir / "lone");
+  std::filesystem::rename(dir / "run/checkpoints/step-00000020.safetensors",
+                          dir / "lone/step-00000020.safetensors");
+  const CommandResult lone =
+      run_saturate("train " + recipe + " --resume " + (dir / "lone/step-00000020.safetensors") +
+                   " --out " + (dir / "new"));
+  ASSERT_EQ(lone.exit_code, 0) << lone.err;
+  EXPECT_NE(lone.out.find("nothing to do"), std::string::npos) << lone.out;
+  EXPECT_EQ(lone.out.find("run folder"), std::string::npos) << "there is none";
 }
 
 // A launcher restarts a run that failed before its first checkpoint.

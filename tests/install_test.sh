@@ -69,6 +69,9 @@ mkdir -p "$prefix/bin" "$prefix/lib"
 make --no-print-directory -C "$root" install PREFIX="$prefix" >/dev/null
 make --no-print-directory -C "$root" install PREFIX="$prefix" >/dev/null
 make --no-print-directory -C "$root" uninstall PREFIX="$prefix" >/dev/null
+ln -s "$prefix" "$scratch/link"
+make --no-print-directory -C "$root" install PREFIX="$scratch/link" >/dev/null
+make --no-print-directory -C "$root" uninstall PREFIX="$scratch/link" >/dev/null
 [ "$(find "$prefix" -mindepth 1 | sort | xargs)" = "$prefix/bin $prefix/lib" ] ||
   fail "uninstall did not leave the folders that were there: $(find "$prefix" -mindepth 1 | head)"
 

@@ -41,7 +41,7 @@ case ${1:-} in
     said=$(mktemp) before=$(mktemp)
     trap 'rm -f "$said" "$before"' EXIT
     # The standard folders, and those that packages share in them, are no deeper.
-    { find "$3" -mindepth 1 -maxdepth 3 -type d -printf '%P\n' 2>/dev/null || true; } | LC_ALL=C sort >"$before"
+    { find "$3/" -mindepth 1 -maxdepth 3 -type d -printf '%P\n' 2>/dev/null || true; } | LC_ALL=C sort >"$before"
     mkdir -p "$3/${list%/*}" 2>/dev/null && [ -w "$3" ] || fail "cannot write to $3. Use sudo make install, or PREFIX=DIR"
     prefix=$(realpath "$3")
     reserve=$prefix/$list.reserve

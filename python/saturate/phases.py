@@ -331,6 +331,20 @@ class Hooks:
         self._counter._optimizer_stepped(optimizer)
 
 
+def _samples_in(batch: Any) -> int:
+    """Samples that are not collated: a list of them, or zip(*samples); 0 if it is neither. Collated ones hold arrays,
+    lists and mappings only."""
+    if all(isinstance(each, Mapping) for each in batch):
+        return len(batch) if any(isinstance(value, (int, float, str)) for value in batch[0].values()) else 0
+    if not all(type(each) is tuple for each in batch):
+        return 0
+    if isinstance(batch, list):
+        return len(batch) if not all(hasattr(value, "shape") for value in batch[0]) else 0
+    is_zipped = len({len(each) for each in batch}) == 1 and not all(hasattr(value, "shape") for each in batch
+                                                                   for value in each)
+    return len(batch[0]) if is_zipped else 0
+
+
 def size_of(batch: Any) -> int:
     """Samples in a batch: the first number of the shape of the first array in it; 0 if there is none."""
     shape = None
@@ -347,10 +361,7 @@ def size_of(batch: Any) -> int:
         if isinstance(number, int):
             return number
     if isinstance(batch, (list, tuple)) and batch:
-        if len(batch) > 1 and all(isinstance(each, Mapping) or type(each) is tuple for each in batch):
-            # A list of samples; or zip(*samples), with one entry for each sample. default_collate makes neither.
-            return len(batch[0]) if isinstance(batch, tuple) and type(batch[0]) is tuple else len(batch)
-        return size_of(batch[0]) or (len(batch) if isinstance(batch[0], (str, bytes)) else 0)
+        return _samples_in(batch) or size_of(batch[0]) or (len(batch) if isinstance(batch[0], (str, bytes)) else 0)
     return 0
 
 

@@ -165,7 +165,8 @@ def test_a_copy_for_a_diagnosis_begins_at_the_first_epoch():
 
 
 @pytest.mark.parametrize("key, value", [("augment.device", "cpu"), ("augment.output", "bf16"), ("optimizer.lr", 0.1),
-                                        ("data.decode_device", "cpu"), ("train.batch", "auto")])
+                                        ("data.decode_device", "cpu"), ("train.batch", "auto"),
+                                        ("data.source", "synth:")])
 def test_keys_that_a_loader_does_not_use_are_refused(key, value):
     with pytest.raises(saturate.Error, match=key):
         make(options={key: value})

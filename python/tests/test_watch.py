@@ -65,9 +65,12 @@ def test_sizes_of_batches():
 
     images = np.zeros((5, 3, 2, 2))
     for batch in (images, (images, 1), [images], {"a": images}, ((images, 2), 3), ["a"] * 5,
-                  (tuple([images[0]] * 5), tuple([{}] * 5)), [{"image": images[0]}] * 5, [(images[0], 1)] * 5,
+                  (tuple([images[0]] * 5), tuple([{}] * 5)), [{"image": images[0], "label": 1}] * 5, [(images[0], 1)] * 5,
+                  [{"image": images}, {"label": images}], ((images, images), (images, images)),
+                  [{"data": images}], [[images, images], images],
                   types.SimpleNamespace(num_graphs=5)):
         assert size_of(batch) == 5
+    assert size_of([(images[0], 1)]) == 1
     assert size_of(3) == size_of(()) == size_of(np.zeros(())) == 0
 
 

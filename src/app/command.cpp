@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <set>
 #include <sstream>
 #include <string_view>
 
@@ -83,6 +85,17 @@ int interrupted_code() {
 
 void require_output(const std::string& path) {
   if (!path.empty() && this_world().rank == 0) require_writable(Env::posix(), path);
+}
+
+void require_outputs(const std::vector<std::string>& paths) {
+  std::set<std::string> seen;
+  for (const std::string& path : paths) {
+    std::error_code none;
+    const bool is_file = !path.empty() && !path.starts_with("/dev/");
+    if (is_file && !seen.insert(std::filesystem::weakly_canonical(path, none).string()).second)
+      fail(ErrorKind::kUsage, "two results have the same file", path, "Name another for one");
+    require_output(path);
+  }
 }
 
 void write_and_print(const std::vector<TextFile>& files, const std::function<void()>& print) {

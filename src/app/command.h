@@ -116,6 +116,8 @@ auto until_stopped(const Body& body) {
 // Fails as require_writable() if the file that the command will write at its end cannot be written,
 // so before its work. Does nothing for an empty path, and in all ranks but 0, which writes.
 void require_output(const std::string& path);
+// The same for several, which must be different files.
+void require_outputs(const std::vector<std::string>& paths);
 
 // Writes the files whose path is not empty, then calls print(): also if a file cannot be written,
 // and if nobody reads what is printed, the files are there.

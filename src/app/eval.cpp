@@ -107,7 +107,7 @@ void require_one_purpose(const EvalArguments& arguments) {
 int eval(const EvalArguments& arguments) {
   require_one_purpose(arguments);
   Env& env = Env::posix();
-  for (const std::string& file : {arguments.json, arguments.predictions}) require_output(file);
+  require_outputs({arguments.json, arguments.predictions});
   std::string path;
   const Checkpoint checkpoint = read_saved_model(env, arguments.model, path);
   Recipe recipe = parse_saved_recipe(checkpoint.recipe_toml, path, arguments.overrides);

@@ -107,6 +107,8 @@ void write_pt2(Env& env, const std::string& out, Model& model, const ModelInput&
   if (input.tensor.is_sequence)
     fail(ErrorKind::kUsage, "pt2 is not for samples of varying length", "--format pt2",
          "Use --format onnx or torchscript");
+  if (env.exists(out) && (out.starts_with("/dev/") || !std::filesystem::is_regular_file(out)))
+    fail(ErrorKind::kUsage, "pt2 is written as a file", out, "Name a file, or another --format");
   const std::string tool = shipped_file(env, "tools/export_pt2.py");
   if (tool.empty())
     fail(ErrorKind::kUsage, "tools/export_pt2.py is not beside this program", "--format pt2",
@@ -156,7 +158,9 @@ constexpr Format kFormats[] = {
 // records by mistake.
 void require_replaceable(const std::string& out, const Format& format) {
   std::error_code none;
-  if (out.ends_with(format.extension) || !std::filesystem::is_regular_file(out, none)) return;
+  if (out.ends_with(format.extension) || !std::filesystem::is_regular_file(out, none) ||
+      std::filesystem::file_size(out, none) == 0)  // such as what stdout is redirected to
+    return;
   fail(ErrorKind::kUsage,
        fmt::format("--out is a file without the extension {}, and would be lost", format.extension),
        out, fmt::format("Name a new file, or one that ends in {}", format.extension));
@@ -176,8 +180,9 @@ int export_model(const ExportArguments& arguments) {
   format.write(env, out, *model, model_input(env, recipe, checkpoint),
                metadata(checkpoint, recipe));
   const bool averaged = !checkpoint.average.empty() && !arguments.model.plain;
-  fmt::print("{}: {} of {}{}\n", printable(out), recipe.model.name, printable(path),
-             averaged ? ", averaged weights" : "");
+  if (out != "/dev/stdout")
+    fmt::print("{}: {} of {}{}\n", printable(out), recipe.model.name, printable(path),
+               averaged ? ", averaged weights" : "");
   return 0;
 }
 

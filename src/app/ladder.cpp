@@ -65,7 +65,7 @@ std::unique_ptr<Group> join_ladder(const LadderArguments& arguments) {
 
 int measure_ladder(const Ladder& ladder, const LadderArguments& arguments) {
   require_release_build();
-  for (const std::string& path : {arguments.json, arguments.markdown}) require_output(path);
+  require_outputs({arguments.json, arguments.markdown});
   Env& env = Env::posix();
   catch_stop_signals();
   const auto group = join_ladder(arguments);

@@ -196,11 +196,12 @@ std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainArgum
 }
 
 void print_result(const TrainResult& result, const Trainer& trainer, const std::string& folder) {
-  fmt::print("{}", format_summary(result));
-  fmt::print("\nrun folder  {}\n", printable(folder));
+  fmt::print("{}\n", format_summary(result));
+  const bool is_run = Env::posix().exists(folder + "/recipe.toml");  // not of a checkpoint alone
+  if (is_run) fmt::print("run folder  {}\n", printable(folder));
   if (result.checkpoint.empty()) return;
   fmt::print("checkpoint  {}\n", printable(result.checkpoint));
-  fmt::print("{}", next_commands(result, trainer.recipe(), folder));
+  if (is_run) fmt::print("{}", next_commands(result, trainer.recipe(), folder));
 }
 
 int run(Env& env, const Recipe& recipe, const TrainArguments& arguments, TrainerOptions& options) {
@@ -211,7 +212,7 @@ int run(Env& env, const Recipe& recipe, const TrainArguments& arguments, Trainer
   std::optional<MadeFolder> made;
   const auto trainer = set_up(env, recipe, arguments, options, made);
   if (!trainer) return interrupted_code();
-  if (first) note_run_folder(env, options.out);
+  if (first && !trainer->so_far().was_finished) note_run_folder(env, options.out);
   TrainResult result;
   try {
     result = trainer->run();
