@@ -90,7 +90,7 @@ TEST_F(IdxErrors, TruncatedAndForeignFiles) {
   expect_reason(good.substr(0, good.size() - 1), "truncated");
   expect_reason(good + "x", "continues");
   expect_reason("GIF89a, and more", "wrong magic");
-  expect_reason(be32(0xd03) + good.substr(4), "no unsigned bytes");
+  expect_reason(be32(0xd03) + good.substr(4), "not unsigned bytes");
   expect_reason(be32(0x801) + good.substr(4), "1 dimensions where 3");
   expect_reason(be32(0x803) + be32(3) + be32(1) + be32(1) + "abc", "3 images, and 4 labels");
   const std::string packed = testing::gzip(good);

@@ -63,7 +63,7 @@ TEST_F(StoreMessages, OfRepliesThatAreNotTheObject) {
        "browser"},
       {{416, {}, ""}, "416 to a request for the first bytes: the object may be empty", "Check"},
       {{302, {{"Location", "file:///etc/passwd"}}, ""},
-       "redirects to file://, which is no http(s):// URL",
+       "redirects to file://, which is not an http(s):// URL",
        "Check the URL"}};
   for (const Case& one : cases) {
     server.tamper([&](const HttpAsk&, HttpAnswer& answer) { answer = one.answer; });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// torch's BatchNorm2d, which under a SyncBatchNorm (sync_batch_norm.h, distributed.sync_bn) takes
-// its statistics over all processes. Same options, names and results; but under one it needs
-// weights, running statistics and a momentum, the defaults, or throws c10::Error.
+// torch's BatchNorm2d, with the same options, names and results. Under a SyncBatchNorm
+// (sync_batch_norm.h, distributed.sync_bn) it computes its statistics over all processes; it then
+// needs weights, running statistics and a momentum (the defaults), or throws c10::Error.
 #pragma once
 
 #include <torch/nn/modules/batchnorm.h>

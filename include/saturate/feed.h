@@ -95,7 +95,7 @@ struct PipelineSetup {
   // stages.encoder: calls EncoderDecoder::encode() without gradients; on another thread than the
   // caller's.
   std::function<std::vector<at::Tensor>(const at::Tensor& images)> encode = {};
-  // For tests: called at the begin of a stage of that name; may block.
+  // For tests: called with a stage's name when the stage begins; may block.
   std::function<void(const char* stage)> before = {};
 };
 

@@ -62,8 +62,8 @@ struct PhaseBytes {
 // Time of one of a GPU's streams.
 struct StreamTime {
   std::string stream;
-  double busy_s = 0;  // from begin to end of each piece of work
-  double idle_s = 0;  // from the end of one piece to the begin of the next
+  double busy_s = 0;  // from the start to the end of each piece of work
+  double idle_s = 0;  // from the end of one piece to the start of the next
 };
 
 // Notified of every change of phase, on the ledger's thread.

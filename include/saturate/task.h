@@ -29,7 +29,7 @@ struct MetricName {
   std::string name;
   bool higher_is_better = true;
   bool in_training = true;  // and not only in evaluations
-  double without = 0;       // taken for its value where there is none
+  double without = 0;       // its value in evaluations that do not compute it
 };
 
 // Without state, so that one object serves training, evaluation and captured steps alike. No
@@ -71,8 +71,8 @@ class Task {
   virtual void derive(Metrics&) const {}
   // Whether an evaluation keeps all outputs and labels for whole(), in the host's memory.
   virtual bool keeps_outputs() const { return false; }
-  // Sets the metrics of an evaluation that are no sums, such as those of an order of all samples,
-  // from all outputs [N, ...] and labels [N, ...], on the CPU.
+  // Sets the metrics of an evaluation that cannot be computed from sums, such as those that rank
+  // all samples, from all outputs [N, ...] and labels [N, ...], on the CPU.
   virtual void whole(const at::Tensor& /*outputs*/, const at::Tensor& /*labels*/, Metrics&) const {}
 
   // The loss to train on. With mixed labels it is the weighted mean of both losses: for cross

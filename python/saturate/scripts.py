@@ -209,7 +209,7 @@ class ScriptLoop:
         self._take_threads()
         try:
             if makes_own_batches(loader):
-                raise Error("its DataLoader's class has an own _get_iterator(), which a copy would not use")
+                raise Error("its DataLoader's class overrides _get_iterator(), which a copy would not call")
             self._batches = self.begin()
             self._first.append(next(self._batches))
         except Exception as failure:

@@ -242,7 +242,7 @@ class Session:
                 if number + 1 >= FIRST_ROUNDS and what_if.gain and what_if.gain.high < HOPELESS:
                     break
             if made[1] < LEAST_MADE * made[0]:
-                what_if.fail("the loop makes no step of many of its batches")
+                what_if.fail("the loop skips many of its batches")
         except (Exception, SystemExit) as failure:  # of the step, or of opening the batches
             if self.current is None:
                 raise

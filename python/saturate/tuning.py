@@ -91,7 +91,7 @@ def _read(path: str) -> Tuple[str, str]:
         with open(path, encoding=encoding, newline="") as script:
             return script.read(), encoding
     except (SyntaxError, UnicodeDecodeError) as failure:
-        raise Error(f"the script is no text of Python's: {failure} ({path}). Save it as UTF-8") from None
+        raise Error(f"the script is not valid Python text: {failure} ({path}). Save it as UTF-8") from None
 
 
 def _is_still(path: str, text: str) -> bool:

@@ -122,7 +122,7 @@ def test_tune_keeps_the_encoding_and_the_ends_of_lines(runs, first, encoding):
 def test_a_script_that_is_no_text_is_an_error(runs):
     for text in (b"# coding: nosuch\n", b"name = '\xe9'\n"):
         runs.path.write_bytes(text)
-        with pytest.raises(saturate.Error, match="no text of Python's: .*train.py"):
+        with pytest.raises(saturate.Error, match="not valid Python text: .*train.py"):
             saturate.tune(runs.path)
 
 

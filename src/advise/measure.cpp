@@ -131,8 +131,8 @@ class Measuring {
     return made;
   }
 
-  // As warm_source(). All samples of a cache that is tried would soon be in the index, and those of
-  // the recipe's own run not: such a change finds only the points of that run.
+  // As warm_source(). If a cache is tried, its few samples would soon all be in the index, unlike
+  // those of the recipe's own run: so its run uses the points found by the latter, and adds none.
   std::unique_ptr<Dataset> source_of(const Recipe& recipe) const {
     const auto keeps = [](const Recipe& of) { return of.data.cache.mode == CacheMode::kRam; };
     auto source =

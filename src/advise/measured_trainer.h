@@ -147,7 +147,7 @@ enum class Turn {
   kHeld,   // trains on one batch over and over, while its loader rests
   kInput,  // only takes batches from its loader
   // Timed separately, as StepTiming::wall_s of one: the seconds that the run would wait for it.
-  kEvaluate,  // an evaluation, of which no more is done than there is time for
+  kEvaluate,  // an evaluation, cut short at the time limit
   kSave,      // a checkpoint
 };
 

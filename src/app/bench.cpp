@@ -187,7 +187,7 @@ void add_loader(CLI::App& bench, int& exit_code) {
                    "Also a row without decoding: JPEGs in segments are packed for a GPU "
                    "(data.decode_device=cuda)");
   add_number(command, "--cached", arguments.cached, 1, 1 << 30,
-             "With data.cache: samples that are read first and then stand for all");
+             "With data.cache: number of samples that are cached first and represent the source");
 }
 
 }  // namespace

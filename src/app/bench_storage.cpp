@@ -65,11 +65,11 @@ struct StorageVariant {
   int threads;
   bool cold;
   BenchRow samples, megabytes;     // per second
-  std::vector<BenchRow> far = {};  // of objects of a store: its link, as kLinkColumns
-  StoreCounts all_use = {};        // of all measurements, which took so many seconds
-  double all_s = 0;
+  std::vector<BenchRow> far = {};  // for objects of a store: the columns of kLinkColumns
+  StoreCounts all_use = {};        // summed over all measurements,
+  double all_s = 0;                // and their seconds
   LinkUse link = {};
-  double crop_share = 1;  // as of LinkUse, and so the next
+  double crop_share = 1;  // see LinkUse, also for the next
   bool is_packed = false;
 
   // Reads the first samples of an epoch in that order.

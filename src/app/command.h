@@ -83,8 +83,8 @@ Checkpoint read_saved_model(Env& env, const SavedModelArguments& arguments, std:
 // is only recorded; a further SIGINT ends the process at once. After SIGHUP, terminal descriptors
 // are redirected to /dev/null.
 void catch_stop_signals();
-// The same for a command that writes a file, which is removed if incomplete. `then`: what becomes
-// of it otherwise.
+// The same for a command that writes a file. `then`: what the message of a signal says is done with
+// the unfinished file, by default that it is removed.
 void catch_stop_signals_of_writing(const char* then = "removing unfinished output");
 // The recorded signal (SIGTERM for SIGUSR1 and SIGHUP), or 0. Safe from any thread.
 int stop_signal();

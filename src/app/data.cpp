@@ -291,7 +291,7 @@ void add_index(CLI::App& data, int& exit_code) {
       index);
   add_examined(command, arguments);
   command.add_option("--out", arguments.out,
-                     "The index, new or to be extended (default: where data.index=auto looks)");
+                     "Index file to make or extend (default: the file of data.index=auto)");
 }
 
 }  // namespace

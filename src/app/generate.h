@@ -18,7 +18,7 @@ struct GenerationArguments {
   bool is_asked() const { return option->count() > 0; }
 };
 void add_generation(CLI::App& command, GenerationArguments& arguments);
-// Prints the prompt and what the model continues it with. Fails with kUsage if it is not a language
+// Prints the prompt and the model's continuation of it. Fails with kUsage if it is not a language
 // model.
 void print_generated(Model& model, const at::Device& device, const Recipe& recipe,
                      const std::vector<TensorField>& fields, const GenerationArguments& arguments);

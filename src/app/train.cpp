@@ -143,7 +143,7 @@ int print_recipe(Env& env, const Recipe& recipe) {
                                                  recipe.data.source, device)
                                  : nullptr;
   fmt::print("{}", to_toml(resolve_batch(env, resolved, *data, device)));
-  // tools/compile_step.py and people read it: the shapes are no keys.
+  // A comment for tools/compile_step.py and for people, since shapes are not keys of a recipe.
   if (const auto fields = batch_fields(*data, resolved.augment); !fields.empty())
     fmt::print("# {}\n", shapes_text(fields));
   return 0;
@@ -156,8 +156,9 @@ void choose_folder(Env& env, const TrainArguments& arguments, TrainerOptions& op
   if (!options.group || options.group->rank() == 0) {
     chosen = choose_run_folder(env, arguments.folder);
     made.emplace(env, chosen.out);
-    // A run that goes back has done so after set-up: a restart before that repeats it. The note of
-    // a run in progress stays.
+    // Not for a run that resumes from an older checkpoint: its new branch is recorded after set-up,
+    // and a restart before that must resume from that checkpoint again. The lock protects the note
+    // of a run in progress.
     if (!chosen.resume || *chosen.resume == chosen.out) {
       const auto lock = env.lock(chosen.out + kFolderLock);
       note_run_folder(env, chosen.out);
@@ -270,8 +271,8 @@ void add_train(CLI::App& app, int& exit_code) {
       "in --out (default: the newest runs/RECIPE-N) if it has a checkpoint, else starts it");
   command
       .add_flag("--allow-changed-data", arguments.changed_data,
-                "With --resume: accepts training data with another number of images, with "
-                "renamed classes, or that were replaced in an object store")
+                "With --resume: accepts changed training data: another number of images, renamed "
+                "classes, or replaced objects of a store")
       ->needs(command.get_option("--resume"));
   command.add_flag("--quiet", arguments.quiet, "No progress, only the summary");
   command.add_flag(

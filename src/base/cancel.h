@@ -1,5 +1,5 @@
-// Cancelling what threads wait for far away, such as a store that does not answer: the wait looks
-// at its thread's test, and ends with an error.
+// Cancelling waits for remote data, as when a store does not answer: a waiting thread polls the
+// test that was set for it, and its wait fails once the test returns true.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// CRC-32 as of zlib, gzip and PNG, and a hash of names.
+// The CRC-32 of zlib, gzip and PNG, and a hash of names.
 #pragma once
 
 #include <libdeflate.h>

@@ -22,7 +22,7 @@ inline std::string text_of_file(Env& env, const std::string& path) {
   return std::string(as_text(read_file(env, path)));
 }
 
-// Fails with kData if a whole file of so many bytes cannot be in memory, as a sparse one.
+// Fails with kData if a file of this size does not fit in memory, as a sparse file may not.
 void require_memory(uint64_t bytes, const std::string& path);
 
 // A folder's path without slashes at its end.

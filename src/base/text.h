@@ -17,7 +17,7 @@ inline std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// The whole text as a number; empty if it is none, or out of range. `base`: of a whole number.
+// The whole text as a number; empty if it is not one, or out of range. `base`: for integers.
 template <class T, class... Base>
 std::optional<T> parsed_number(std::string_view text, Base... base) {
   T number{};

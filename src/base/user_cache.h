@@ -5,8 +5,8 @@
 
 namespace saturate {
 
-// $XDG_CACHE_HOME/saturate/NAME, or ~/.cache/saturate/NAME. Empty if the user has neither, or they
-// are no absolute paths. It may not exist yet.
+// $XDG_CACHE_HOME/saturate/NAME, or ~/.cache/saturate/NAME. Empty if neither variable is set to an
+// absolute path. The folder may not exist yet.
 std::string user_cache_folder(const std::string& name);
 
 }  // namespace saturate

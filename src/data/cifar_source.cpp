@@ -42,8 +42,7 @@ std::vector<std::string> read_names(Env& env, const std::string& path, size_t co
   }
   if (names.size() == count) return names;
   fail(ErrorKind::kData,
-       "file has " + std::to_string(names.size()) + " class names where " + std::to_string(count) +
-           " belong",
+       "file has " + std::to_string(names.size()) + " class names, not " + std::to_string(count),
        path, "Fetch it again, or remove it: classes are then numbered");
 }
 
@@ -87,8 +86,8 @@ class CifarSource : public IndexedSource {
     const auto label = size_t(record[layout_.label_at]);
     if (label >= layout_.classes)
       fail(ErrorKind::kData,
-           "label " + std::to_string(label) + " is none of the " + std::to_string(layout_.classes) +
-               " classes",
+           "label " + std::to_string(label) + " is not one of the " +
+               std::to_string(layout_.classes) + " classes",
            out.name, "The file is damaged, or not of the binary version: fetch it again");
     out.label = labels_[label];
     out.encoding = SampleEncoding::kRaw;

@@ -56,9 +56,9 @@ OptionRow stage_row() {
   const char* key = "data.stage";
   OptionRow row = text(
       SATURATE_OPTION_AS(key, data.stage.folder),
-      "tmpfs copies the sources' samples to /dev/shm before the first is used, FOLDER to a folder "
-      "in memory or on a fast disk, written with a /; the copy is removed when the run ends, "
-      "however it ends.");
+      "Copies the sources' samples before the first is used: tmpfs to /dev/shm, FOLDER to a folder "
+      "in memory or on a fast disk, whose path must have a /. The copy is removed when the run "
+      "ends, however it ends.");
   row.type = "none|tmpfs|FOLDER";
   row.set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
     const std::string* given = std::get_if<std::string>(&value);
@@ -120,10 +120,10 @@ std::vector<OptionRow> storage_rows() {
   return {
       cache_row(),
       number(SATURATE_OPTION_AS("data.cache_gb", data.cache.gb), {0, INFINITY}, "GB (1e9 bytes)",
-             "Budget of data.cache, for training and evaluation together; samples beyond it are "
-             "read every time. 0: half of the memory available at the start, divided among the "
-             "processes of this machine. Also the budget of "
-             "data.cache_dir, on disk; 0: half of the free space there and of what it takes."),
+             "Memory budget of data.cache, for training and evaluation together; samples beyond "
+             "it are read every time. 0: half of the memory available at the start, divided among "
+             "the processes of this machine. Also the disk budget of data.cache_dir; 0: half of "
+             "the sum of the free space there and the cache's own size."),
       text(SATURATE_OPTION_AS("data.cache_dir", data.store.cache_dir),
            "Folder on a local disk that keeps what was read of http(s)://, s3:// and gs://, for "
            "later epochs, later runs and all processes of the machine; it may be deleted at any "

@@ -139,7 +139,7 @@ void check_magic(std::span<const std::byte, 4> magic, size_t rank, const std::st
   if (magic[0] != std::byte{0} || magic[1] != std::byte{0} || magic[3] == std::byte{0})
     fail(ErrorKind::kData, "not an IDX file: wrong magic number", path, kFormats);
   if (magic[2] != std::byte{kUnsignedByte})
-    fail(ErrorKind::kData, "IDX file holds values that are no unsigned bytes", path, kFormats);
+    fail(ErrorKind::kData, "IDX file holds values that are not unsigned bytes", path, kFormats);
   if (size_t(magic[3]) != rank)
     fail(ErrorKind::kData,
          "IDX file has " + std::to_string(int(magic[3])) + " dimensions where " +

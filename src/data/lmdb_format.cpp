@@ -27,8 +27,9 @@ std::vector<std::byte> encode_meta(const LmdbMeta& meta) {
 LmdbMeta parse_meta(std::span<const std::byte> bytes, const std::string& path) {
   ByteReader reader(bytes);
   if (reader.text(kLmdbMagic.size()) != kLmdbMagic)
-    fail(ErrorKind::kData, "LMDB was not written by saturate: its record \"saturate\" is foreign",
-         path, "Create it with saturate data pack SOURCE --out lmdb:FOLDER");
+    fail(ErrorKind::kData,
+         "LMDB was not written by saturate: its record \"saturate\" has other contents", path,
+         "Create it with saturate data pack SOURCE --out lmdb:FOLDER");
   const auto version = reader.number<uint32_t>();
   if (reader.ok() && version != kLmdbVersion)
     fail(ErrorKind::kData,

@@ -91,7 +91,7 @@ void ReadAhead::announce(size_t delivered) {
   }
   for (; next_ < delivered_; ++next_)
     if (next_ < stored_) for_disk_ -= data_.bytes(order_[next_]);
-  // Less at first, so that the rows of most images are chosen when the link has been measured.
+  // Less at first: for most images the rows are then chosen after the link has been measured.
   const uint64_t budget = has_delivered_ ? budget_ : std::min(budget_, kFirstBytes);
   for (; next_ < order_.size(); ++next_) {
     const uint32_t index = order_[next_];

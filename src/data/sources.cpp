@@ -50,8 +50,8 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
      "type=uint32, or uint8: the bytes of a text",
      open_tokens},
     {"split",
-     "split:train,1/N,SOURCE and split:held,1/N,SOURCE: a source without every N-th image, and "
-     "these",
+     "split:train,1/N,SOURCE and split:held,1/N,SOURCE: a source without every N-th image, or only "
+     "those",
      open_split},
     {"synth",
      "synth:KEY=VALUE,..., rendered shapes: size, count, classes, difficulty, seed, split, masks",

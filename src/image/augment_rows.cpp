@@ -155,8 +155,8 @@ OptionRow flip_row() {
 OptionRow contrast_row() {
   return number_or_word(
       number(SATURATE_OPTION(augment.contrast), {0, 10}, "",
-             "The same for contrast. gamma:0.5, for volumes only, raises values to a power between "
-             "1 / 1.5 and 1.5 instead, where the smallest is 0 and the largest 1."),
+             "The same for contrast. gamma:0.5, for volumes only, instead raises values to a "
+             "power between 1 / 1.5 and 1.5, on a scale from 0 (the smallest) to 1 (the largest)."),
       Word("gamma")
           .sets(SATURATE_MEMBER(augment.contrast_gamma), true)
           .takes("exponent", SATURATE_MEMBER(augment.contrast), {0, 10, true}));

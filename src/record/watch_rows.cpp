@@ -27,11 +27,11 @@ OptionRow prometheus_row() {
   OptionRow row = text(
       SATURATE_OPTION_AS(key, watch.prometheus_address),
       "Serves Prometheus metrics at http://ADDRESS:PORT/metrics, and health probes at /healthz, "
-      "during the run. ADDRESS is one of this machine, 0.0.0.0 for all of them. Without it only "
-      "this machine is served, at 127.0.0.1; at any other, everyone who can connect can read the "
-      "run's metrics. Requests by other names than localhost and ADDRESS are refused, such as "
-      "those "
-      "of other sites' pages in a browser; HOSTs are allowed too, * any. Empty: off.");
+      "during the run. ADDRESS is an address of this machine, or 0.0.0.0 for all of them; without "
+      "it the endpoint listens at 127.0.0.1, for this machine only. At any other address everyone "
+      "who can connect can read the run's metrics. Requests whose Host is neither localhost, "
+      "ADDRESS nor a HOST are refused, which keeps out other sites' pages in a browser; HOST * "
+      "allows any. Empty: off.");
   row.type = "PORT[,HOST...]|ADDRESS:PORT[,HOST...]";
   row.set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
     const int64_t* number = std::get_if<int64_t>(&value);

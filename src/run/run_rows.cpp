@@ -162,10 +162,10 @@ std::vector<OptionRow> train_rows() {
            part("steps", SATURATE_MEMBER(train.lookahead_every), {1, 1 << 20}),
            part("power", SATURATE_MEMBER(train.lookahead_power), {0, 16})},
           1, "",
-          "Lookahead: slow weights follow the trained ones, which then restart from them, "
-          "every 5 steps or as many as the second number says; this share of the slow weights "
-          "is kept each time (1 minus the paper's alpha), and grows from 0 with the third "
-          "number as power of the run's progress (0: constant). 0: off."),
+          "Lookahead: after every 5 steps (the second number) slow weights move towards the "
+          "trained weights, which are then reset to them. The first number is the share of the "
+          "slow weights that is kept (1 minus the paper's alpha; 0: off). It is multiplied by the "
+          "run's progress, from 0 to 1, to the power of the third number (0: constant)."),
       number(SATURATE_OPTION(train.max_minutes), {0, kInf}, "minutes",
              "Evaluates, saves and ends after this wall time of the process; 0: no limit."),
       monitor_row(),

@@ -59,7 +59,7 @@ CacheSpace::CacheSpace(Env& env, const std::string& folder) : env_(env), path_(f
     while (!is_current()) {  // until the file that is locked is still there
       const int64_t now = env_.now_ns();
       if (now > until || (now > begin + kEndingWait && is_cancelled()))
-        fail_space(path_, "it is another file each time");
+        fail_space(path_, "other processes keep replacing it");
       if (fd_ >= 0) {
         ::close(std::exchange(fd_, -1));
         env_.sleep_ns(kWaitStep);

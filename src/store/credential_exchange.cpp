@@ -27,7 +27,7 @@ std::string token_of(Env& env, const std::string& path) {
     token.pop_back();
   for (const char c : token)
     if (uint8_t(c) <= ' ' || uint8_t(c) >= 0x7f)
-      fail(ErrorKind::kRun, "the token holds a character that none has", path,
+      fail(ErrorKind::kRun, "the token holds a character that no token has", path,
            "Check the file: it must hold one token");
   if (token.empty() || token.size() > kMostToken)
     fail(ErrorKind::kRun, "the file holds no token", path, "Check who writes it");

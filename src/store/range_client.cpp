@@ -222,7 +222,7 @@ void RangeClient::follow(const FetchPtr& fetch, const HttpReply& reply) {
                         secrets_of(object.redirected, {}));
     const std::string what = "the server " + host_of(from) + " redirects to " + place_of(to);
     if (!is_web_url(to))
-      return fail_fetch(fetch, ErrorKind::kRun, what + ", which is no http(s):// URL",
+      return fail_fetch(fetch, ErrorKind::kRun, what + ", which is not an http(s):// URL",
                         "Check the URL, and how the server is set up");
     return fail_fetch(fetch, ErrorKind::kRun,
                       what +

@@ -122,7 +122,7 @@ ReplyVerdict take_version(StoreObject& object, uint64_t total, const HttpReply& 
   } else if (!etag.empty() && !object.etag.empty()
                  ? etag != object.etag
                  : !modified.empty() && !object.modified.empty() && modified != object.modified) {
-    return final_verdict("the object has changed since the run began: its ETag or date is another",
+    return final_verdict("the object has changed since the run began: its ETag or date differs",
                          kChanged);
   }
   return {};

@@ -98,8 +98,8 @@ std::optional<uint64_t> Upload::size_there() {
   if (reply.status == 403 && error_code_of(reply) == "AccessDenied")
     fail(
         ErrorKind::kData, "cannot tell whether the object exists: the server answered 403", name_,
-        "Permit s3:GetObject and s3:ListBucket to these keys: without the latter, S3 denies access "
-        "to an object that does not exist");
+        "Grant these keys s3:GetObject and s3:ListBucket: without the latter, S3 denies access to "
+        "an object that does not exist");
   require_good(call, reply, "read the object");
   const std::string range = reply.header("content-range");
   uint64_t size = 0;
@@ -189,7 +189,7 @@ void Upload::begin() {
     id_ = xml_value(text_of(reply), "UploadId", name_);
   }
   if (id_.empty())
-    fail(ErrorKind::kRun, "the store begins no upload in parts", name_,
+    fail(ErrorKind::kRun, "the store does not start a multipart upload", name_,
          "Check the endpoint: it must be that of an S3 service");
   threads_.emplace(kUploads, "upload");
 }

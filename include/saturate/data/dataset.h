@@ -104,8 +104,8 @@ class Dataset {
   // The decoded sample in memory, valid as long as the dataset; else null, and read() must be used.
   // Errors as of read() and decode_sample().
   virtual const DecodedSample* decoded(size_t /*index*/) const { return nullptr; }
-  // One sentence about images that lie in the source and are not samples of it, which a user is to
-  // know before training; empty if there are none.
+  // One sentence that warns the user before training of images in the source that are not samples,
+  // such as those beside the class folders; empty if there are none.
   virtual std::string warning() const { return {}; }
   // A fact about the whole source that its samples do not show, without a full stop; may be empty.
   virtual std::string note() const { return {}; }

@@ -51,18 +51,18 @@ class ReadableFile {
   // A hint, which may do nothing: the system reads ahead, or drops cached pages that nothing else
   // uses.
   virtual void advise(ReadAdvice, uint64_t /*offset*/, uint64_t /*length*/) const {}
-  // Bytes of which the file wants to know by advise(kSoon), range by range in the order of use,
-  // before they are read, as storage that is far away does; 0: none. kNotAgain withdraws all such
+  // Number of bytes that the caller should announce before reading them, by advise(kSoon), range by
+  // range in the order of use; above 0 for remote storage, else 0. kNotAgain withdraws announced
   // ranges that begin in the given one.
   virtual uint64_t look_ahead() const { return 0; }
-  // As advise(), kSoon or kLater, of a range whose bytes tell the one that is read after it: `next`
-  // returns that, or no bytes. It is called at most once, on any thread, and must neither throw,
-  // nor wait, nor use the file.
+  // advise() with kSoon or kLater for a range whose bytes determine the range that is read next:
+  // `next` returns that range, or an empty one. It is called at most once, on any thread, and must
+  // neither throw, nor wait, nor use the file.
   using NextRange = std::function<ByteRange(std::span<const std::byte>)>;
   virtual void advise_next(ReadAdvice, uint64_t /*offset*/, uint64_t /*length*/,
                            const NextRange&) const {}
-  // Bytes that are received in the time that a further request takes; a read of two ranges instead
-  // of one pays if it saves more. UINT64_MAX: none are too many, or nothing is known yet.
+  // Cost of one more request, as the bytes received in the time that it takes: reading two ranges
+  // instead of one pays if it saves more. UINT64_MAX: it never pays, or nothing is known yet.
   virtual uint64_t request_bytes() const { return UINT64_MAX; }
 };
 

@@ -29,7 +29,7 @@ std::string nearest_name(std::string_view name, std::span<const std::string> kno
 // "Did you mean "x"?" if a name is near, otherwise all names.
 std::string suggest(std::string_view name, std::span<const std::string> known);
 
-// Stands in a recipe for an object that a program gave its run (TrainerOptions): in no table.
+// The name that a recipe has for an object passed by the program (TrainerOptions). No table has it.
 inline constexpr std::string_view kOwnObject = "own";
 
 // Finds `name` or fails with kUsage, naming `where` (a recipe key) and the nearest entry.
