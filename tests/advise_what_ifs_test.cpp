@@ -225,7 +225,11 @@ TEST(WhatIfs, EvaluationsAndSavesOfARunAreCounted) {
   EXPECT_EQ(evaluations_of(recipe.train, 0.5, 10), 1) << "at the end";
   recipe.train.eval_every = 2;
   recipe.train.eval_every_steps = 4;
-  EXPECT_EQ(evaluations_of(recipe.train, 3, 10), 7 + 1);
+  EXPECT_EQ(evaluations_of(recipe.train, 3, 10), 7 + 1 + 1) << "and at the end";
+  EXPECT_EQ(evaluations_of(recipe.train, 4, 5), 5 + 2) << "the last one is at the end";
+  recipe.train.eval_every = 6;
+  recipe.train.eval_every_steps = 0;
+  EXPECT_EQ(evaluations_of(recipe.train, 10, 10), 2);
   recipe.checkpoint.every = 2;
   recipe.checkpoint.every_steps = 0;
   recipe.checkpoint.every_minutes = 0;

@@ -1,6 +1,7 @@
 // Volumes in the loader: which fields are augmented, their sizes in batches, and their labels.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -103,6 +104,28 @@ TEST(VolumeLoader, DependsOnSeedEpochAndSampleOnly) {
   LoaderOptions other = testing::tensor_options(kSamples);
   other.seed = 4;
   EXPECT_NE(batch_of(*dataset, other, augment).x, batch.x);
+}
+
+TEST(VolumeLoader, EachVolumeOfASampleHasNoiseOfItsOwn) {
+  const TempDir dir;
+  const std::vector<float> zeros(kSamples * kVoxels);
+  for (const char* name : {"x.npy", "z.npy"})
+    write_file(dir / name, npy("<f4", "6, 3, 5, 8", raw(zeros)));
+  const auto noise = [&](const std::string& fields) {
+    const auto dataset =
+        open_dataset(env(), "npy:" + dir.path() + ",fields=" + fields + ",volume=" + fields);
+    AugmentOptions augment;
+    augment.gaussian_noise = 0.1;
+    return batch_of(*dataset, testing::tensor_options(kSamples), augment).x;
+  };
+  const std::vector<float> alone = noise("x"), first = noise("x+z"), second = noise("z+x");
+  EXPECT_EQ(first, alone);
+  double product = 0, square = 0;
+  for (size_t i = 0; i < alone.size(); ++i) {
+    product += double(alone[i]) * double(second[i]);
+    square += double(alone[i]) * double(alone[i]);
+  }
+  EXPECT_LT(std::abs(product), 0.2 * square);
 }
 
 TEST(VolumeLoader, LabelsOutsideTheVolumeAreIgnored) {

@@ -286,6 +286,9 @@ TEST(Recipe, ScheduleLengthsMustFitTheRun) {
   refused({"schedule.name=onecycle", "schedule.rise=1"}, "nothing after the rise");
   refused({"schedule.name=onecycle", "optimizer.momentum=0", "optimizer.nesterov=false"},
           "needs a momentum to cycle");
+  refused({"schedule.name=onecycle", "optimizer.name=muon", "schedule.cycle_momentum=[0.85, 1]"},
+          "schedule.cycle_momentum is 1, and a mean");
+  refused({"optimizer.name=muon", "optimizer.momentum=1"}, "optimizer.momentum is 1, and a mean");
   refused({"schedule.cycle_momentum=[0.96, 0.95]"}, "schedule.cycle_momentum has low above high");
   refused({"schedule.name=plateau"}, "needs evaluations");
   refused({"schedule.name=plateau", "data.eval_source=synth:", "train.eval_every=0"},

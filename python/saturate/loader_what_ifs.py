@@ -184,17 +184,23 @@ def _batch_size(loader: Any) -> List[WhatIf]:
     sampler = loader.batch_sampler
     if type(sampler) is not BatchSampler or isinstance(loader.dataset, IterableDataset):  # whose sampler is a dummy
         return []
-    try:
-        samples = len(loader.dataset)
-    except TypeError:
-        return []
     size = 2 * sampler.batch_size
     larger = BatchSampler(sampler.sampler, size, sampler.drop_last)
+    factor = 2.0
+    try:
+        samples = len(sampler.sampler)
+        if not sampler.drop_last and samples > 0:  # the last batch of a pass is smaller
+            factor = len(sampler) / len(larger)
+    except TypeError:
+        try:
+            samples = len(loader.dataset)
+        except TypeError:
+            return []
     remedy = Remedy(f"Use batches of {size}, and scale the learning rate with them",
                     (f"DataLoader(..., batch_size={size})",))
     return [WhatIf("batch-size", remedy, batches=lambda: rebuilt(loader, batch_sampler=larger), alters=True,
-                   is_trade=True, has_own_limit=True, factor=2,
-                   skipped="" if samples >= size else f"the dataset has fewer than {size} samples")]
+                   is_trade=True, has_own_limit=True, factor=factor,
+                   skipped="" if samples >= size else f"a pass has fewer than {size} samples")]
 
 
 def _available_bytes() -> float:

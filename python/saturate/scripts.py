@@ -354,7 +354,8 @@ class MeasuredLoop(ScriptLoop):
         self.rate = pace.steps_per_s
 
     def loss(self) -> Optional[float]:
-        last = [float(each) for each in self.losses[3 * len(self.losses) // 4:]]
+        losses = self.losses[:self._steps]  # more if loaders had to settle, which differs between scripts
+        last = [float(each) for each in losses[3 * len(losses) // 4:]]
         return sum(last) / len(last) if last else None
 
 

@@ -63,7 +63,7 @@ class WhatIf:
     is_trade: bool = False   # it costs something: memory, precision, another library
     is_inferred: bool = False
     has_own_limit: bool = False  # it may gain although neither input nor step are the limit
-    factor: float = 0        # the batch size, relative to the loop's; 0: samples are counted in the batches
+    factor: float = 0        # samples in a step, relative to the loop's; 0: they are counted in the batches
     gain: Optional[Gain] = None
     skipped: str = ""
     before: List[float] = field(default_factory=list)  # samples/s, by round

@@ -14,6 +14,7 @@ from saturate.observing import Observation  # noqa: E402
 from saturate.patches import calls_of, without_calls  # noqa: E402
 from saturate.step_what_ifs import _channels_last  # noqa: E402
 from test_diagnose_script import PLAIN, TIMED, run, script, timed  # noqa: E402,F401
+from timed_loop import Data, Loop  # noqa: E402
 
 LOADER = "DataLoader(Data(), batch_size=4, shuffle=True)"
 MAPPED = """class Mapped(DataLoader):
@@ -93,6 +94,14 @@ def test_the_loss_that_tune_compares_is_not_scaled(script):  # noqa: F811
     assert 0 < measure_script(str(script), ["50"], 20)["loss"] < 1000
 
 
+def test_tune_compares_losses_after_as_many_steps():
+    from saturate.scripts import MeasuredLoop
+
+    loop = MeasuredLoop(torch, "train.py", steps=4)
+    loop.losses = [4.0, 3.0, 2.0, 1.0, 0.5, 0.25]  # two steps more, while a loader's queue settled
+    assert loop.loss() == 1
+
+
 def test_a_script_that_sets_the_number_of_threads(script, monkeypatch):  # noqa: F811
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = torch.get_num_threads()
@@ -160,3 +169,18 @@ def test_transforms_that_are_modules_are_no_forward_pass():
         torch.nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
     assert "transform" not in found
+
+
+def test_larger_batches_with_a_partial_last_one_are_no_gain():
+    class BySample(Loop):
+        def step(self, batch):
+            self.compute = 0.01 * len(batch[1])
+            super().step(batch)
+
+    loop = BySample()
+    loop.loader = torch.utils.data.DataLoader(Data(loop.clock, 1e-4, size=40), batch_size=16, shuffle=True)
+    found = loop.diagnose(only=["batch-size"])  # 16, 16 and 8 become 32 and 8, in the same time
+    assert not found.causes and found.verdict == "healthy"
+    few = torch.utils.data.SubsetRandomSampler(range(20))
+    loop.loader = torch.utils.data.DataLoader(Data(loop.clock, 1e-4), batch_size=16, sampler=few)
+    assert "a pass has fewer than 32 samples" in dict(loop.diagnose(only=["batch-size"]).skipped)["batch-size"]

@@ -284,11 +284,17 @@ std::vector<WhatIf> single_effects(const Recipe& recipe) {
 }
 
 double evaluations_of(const TrainOptions& train, double epochs, double epoch_steps) {
-  const auto times = [](double length, double every) {
-    return every > 0 ? std::floor(length / every + 1e-9) : 0;
+  double times = 0;
+  bool at_end = false;  // one of them is due there anyway
+  const auto add = [&](double length, double every) {
+    if (every <= 0) return;
+    const double whole = std::floor(length / every + 1e-9);
+    times += whole;
+    at_end = at_end || whole * every >= length - 1e-9 * length;
   };
-  return std::max(1.0, times(epochs * epoch_steps, double(train.eval_every_steps)) +
-                           times(epochs, double(train.eval_every)));
+  add(epochs * epoch_steps, double(train.eval_every_steps));
+  add(epochs, double(train.eval_every));
+  return at_end ? times : times + 1;
 }
 
 double saves_of(const CheckpointOptions& checkpoint, double epochs, double epoch_steps,

@@ -89,8 +89,9 @@ VolumeFields::VolumeFields(std::span<const TensorField> fields, const LoaderOpti
     require(false, reason, "data.source", "Rename the field, or unset TensorField::is_sequence");
   const TensorField* volume = nullptr;
   size_t offset = 0;
+  uint32_t volumes = 0;
   for (const TensorField& field : fields) {
-    parts_.push_back({field, offset, {}, {}});
+    parts_.push_back({field, offset, volumes, {}, {}});
     offset += field.bytes();
     if (!field.is_volume) continue;
     const char* const reason = why_no_volume(field);
@@ -98,6 +99,7 @@ VolumeFields::VolumeFields(std::span<const TensorField> fields, const LoaderOpti
     require(!volume || same_size(*volume, field), "volumes of a sample differ in size",
             "data.source", "Name those of one size with volume=NAME+NAME");
     volume = &field;
+    ++volumes;
     parts_.back().form = form_of(field, augment);
   }
   require(volume || augment.crop != CropKind::kRandom, "is for volumes", "augment.crop=random",
@@ -161,6 +163,7 @@ VolumeEffects VolumeFields::write_volume(const Part& part, const std::byte* valu
   if (train && part.field.is_volume && needs_volume_range(augment_))
     range = volume_range(form.type, values, size_t(form.values_in()));
   VolumeEffects effects = train ? draw_volume(augment_, key, form, range) : eval_volume(form);
+  effects.seed ^= part.volume * 0x9e3779b9U;  // each volume has noise of its own
   if (!part.deferred) {
     apply_volume(form, effects, values, scratch_, out);
   } else if (warps_volumes(augment_)) {

@@ -54,6 +54,7 @@ class VolumeFields {
   struct Part {
     TensorField field;
     size_t offset;                       // in a sample
+    uint32_t volume;                     // number of the volume among those of the sample
     std::optional<VolumeForm> form;      // of a volume or its labels
     std::optional<VolumeForm> deferred;  // the transform that the batch's consumer applies
   };

@@ -16,4 +16,4 @@
   ROW(rmsprop, "gradients divided by their root mean square", .has_momentum = true,             \
       .is_adaptive = true)                                                                      \
   ROW(muon, "orthogonalised momentum for matrices and filters, AdamW for the rest",             \
-      .has_momentum = true)
+      .has_momentum = true, .averages_momentum = true)

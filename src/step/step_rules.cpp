@@ -25,7 +25,8 @@ void require_cycle(const Recipe& recipe, const std::string& where) {
   if (traits_of(recipe.optimizer).has_momentum && recipe.optimizer.momentum == 0)
     fail_option("schedule.cycle_momentum", "needs a momentum to cycle",
                 "Set it to [], or optimizer.momentum above 0", where);
-  if (traits_of(recipe.optimizer).is_adaptive && recipe.schedule.momentum_high >= 1)
+  const OptimizerTraits traits = traits_of(recipe.optimizer);
+  if ((traits.is_adaptive || traits.averages_momentum) && recipe.schedule.momentum_high >= 1)
     fail_option("schedule.cycle_momentum", "is 1, and a mean with that weight never changes",
                 "Set it below 1", where);
 }
@@ -44,6 +45,9 @@ void validate_optimizer(const OptimizerOptions& optimizer, const std::string& wh
   if (optimizer.nesterov && optimizer.momentum == 0 && traits_of(optimizer).nesterov_needs_momentum)
     fail_option("optimizer.nesterov", "needs a momentum",
                 "Set optimizer.momentum, or optimizer.nesterov=false", where);
+  if (optimizer.momentum >= 1 && traits_of(optimizer).averages_momentum)
+    fail_option("optimizer.momentum", "is 1, and a mean with that weight never changes",
+                "Set it below 1", where);
 }
 
 void validate_schedule(const Recipe& recipe, const std::string& where) {

@@ -33,7 +33,8 @@ enum class RandomUse : uint32_t {
   kGenerate = 16,
   kGamma = 17,
   // RandomUse(100) + EffectKind: SampleKey::stream() of an effect (effects.h).
-  // RandomUse(1000) and above are free for programs that use the library.
+  // RandomUse(1000) to RandomUse(1023) are free for programs that use the library. Numbers that are
+  // equal modulo 256 draw the same.
 };
 
 // A sequence of draws keyed by (seed, epoch, index, use). Cheap to construct, a value type; not for

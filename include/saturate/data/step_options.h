@@ -55,6 +55,7 @@ enum class FusedUpdate { kNone, kSgd, kAdam, kAdamW };
 struct OptimizerTraits {
   bool has_momentum = false;             // reads `momentum`
   bool nesterov_needs_momentum = false;  // refuses `nesterov` without, as torch does
+  bool averages_momentum = false;        // a mean of gradients, not a sum, so it must be below 1
   bool is_adaptive = false;              // divides each element by its own root mean square
   FusedUpdate fused = FusedUpdate::kNone;
 };
