@@ -13,6 +13,7 @@
 #include "advise/ladder.h"
 #include "base/files.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "data/bytes.h"
 #include "saturate/data/registry.h"
 
@@ -138,10 +139,7 @@ Need split(std::string_view text) {
   Need need{text, 1, nullptr};
   if (const auto at = text.find(">="); at != std::string_view::npos) {
     need.name = text.substr(0, at);
-    const std::string_view number = text.substr(at + 2);
-    const auto [end, error] =
-        std::from_chars(number.data(), number.data() + number.size(), need.least);
-    if (error != std::errc() || end != number.data() + number.size()) need.least = 0;
+    need.least = parsed_number<int>(text.substr(at + 2)).value_or(0);
   }
   for (const auto& [name, fact] : kNeeds)
     if (name == need.name) need.fact = fact;
