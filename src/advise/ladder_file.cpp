@@ -1,6 +1,5 @@
 // Ladders from a file, which docs/ladder.md describes, and from a grid of settings.
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,7 @@
 #include "base/printable.h"
 #include "base/text.h"
 #include "data/bytes.h"
+#include "recipe/toml_text.h"
 #include "saturate/data/registry.h"
 
 namespace saturate {
@@ -112,15 +112,6 @@ class Section {
   std::string name_;
   std::vector<std::string> taken_;
 };
-
-toml::table parse_table(const std::string& text, const std::string& where) {
-  try {
-    return toml::parse(text);
-  } catch (const toml::parse_error& error) {
-    refuse("not valid TOML: " + std::string(error.description()),
-           fmt::format("{}:{}", where, error.source().begin.line), "Correct the line");
-  }
-}
 
 constexpr std::array<std::pair<std::string_view, int MachineFacts::*>, 4> kNeeds = {
     {{"cuda", &MachineFacts::cuda},
@@ -261,7 +252,7 @@ Axis parse_axis(const std::string& text) {
 }  // namespace
 
 Ladder parse_ladder(const std::string& text, const std::string& where, const std::string& folder) {
-  const toml::table table = parse_table(text, where);
+  const toml::table table = parse_toml(text, where);
   Section top(table, where);
   Ladder ladder;
   ladder.title = top.required_text("title", "Storage");
