@@ -172,9 +172,8 @@ std::optional<std::string> visible_gpu(const World& world, const GpuChoice& choi
        fmt::format("{} processes for {} GPU{}: each needs a separate one", count, gpus,
                    gpus == 1 ? "" : "s"),
        fmt::format("rank {}", world.rank),
-       "Start as many processes as GPUs on each machine, share GPUs with "
-       "distributed.backend=gloo, or use no GPU with train.device=cpu or "
-       "CUDA_VISIBLE_DEVICES= in the environment");
+       "Start as many processes as GPUs on each machine, share GPUs with distributed.backend=gloo, "
+       "or use no GPU with train.device=cpu or CUDA_VISIBLE_DEVICES= in the environment");
 }
 
 void bind_process(const World& world, bool gpu, bool may_share) {
