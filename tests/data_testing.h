@@ -31,7 +31,7 @@ inline Env& env() {
 
 // The name that process `pid` of this machine would give to the file until it is complete.
 inline std::string temporary_of(const std::string& path, pid_t pid) {
-  const std::string name = claim_temporary(env(), path, /*replace=*/true), mark = ".tmp-";
+  const std::string name = TemporaryName(env(), path, /*replaces=*/true).get(), mark = ".tmp-";
   const size_t at = name.rfind(mark) + mark.size();
   return name.substr(0, at) + std::to_string(pid) + name.substr(name.find('-', at));
 }

@@ -36,6 +36,17 @@ class FolderRun : public ::testing::Test {
       EXPECT_LE((a.model[i].tensor - b.model[i].tensor).abs().max().item<double>(), tolerance)
           << a.model[i].name;
   }
+  void expect_same_after_resuming() const {
+    train("whole");
+    TrainerOptions first = options("part");
+    int polls = 0;
+    first.should_stop = [&] { return ++polls > 25; };
+    EXPECT_EQ(Trainer(Env::posix(), recipe({}), first).run().end, RunEnd::kInterrupted);
+    TrainerOptions rest = options("part");
+    rest.resume = rest.out;
+    Trainer(Env::posix(), recipe({}), rest).run();
+    expect_same_model("part", "whole", 0);
+  }
   // Before the first step.
   void expect_refused(const Settings& settings, const std::string& problem,
                       const std::string& remedy = "") const {

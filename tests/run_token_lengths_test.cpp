@@ -82,15 +82,7 @@ TEST_F(TokenRun, WithMicroBatchesSegmentsOrAPipelineHasTheSameLosses) {
 }
 
 TEST_F(TokenRun, AResumedRunIsTheSame) {
-  train("whole");
-  TrainerOptions first = options("part");
-  int polls = 0;
-  first.should_stop = [&] { return ++polls > 25; };
-  EXPECT_EQ(Trainer(Env::posix(), recipe(), first).run().end, RunEnd::kInterrupted);
-  TrainerOptions rest = options("part");
-  rest.resume = rest.out;
-  Trainer(Env::posix(), recipe(), rest).run();
-  expect_same_model("part", "whole", 0);
+  expect_same_after_resuming();
 }
 
 // 320 samples in batches of 21 leave 5. Not adamw, which would scale up rounding.

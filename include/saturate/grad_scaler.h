@@ -43,10 +43,10 @@ class GradScaler {
   // Discards an unscale() without update().
   void abandon() { found_inf_.reset(); }
 
-  double value() const;            // waits for the device
-  int64_t growth_tracker() const;  // steps without overflow since the scale last changed; waits
+  double value() const;  // waits for the device
 
-  // "scale" and "growth_tracker"; share storage.
+  // "scale" and "growth_tracker", the number of steps without overflow since it last changed; share
+  // storage.
   std::vector<NamedTensor> state() const;
   // Loads what state() returned from `tensors`; unchanged if missing.
   void load_state(const std::vector<NamedTensor>& tensors);

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import sys
 from threading import get_ident
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from ._core import PHASES, Hook, PhaseClock, StepCounter
 from .device_time import cuda_time
@@ -33,30 +33,6 @@ class _Hook:
         return getattr, (contextlib.nullcontext, "__exit__")
 
 
-class _Switch:
-    """Hooks that are there only in steps that are measured in detail: even an empty one takes 10 us of a step."""
-
-    def __init__(self, *attach: Callable[[], Any]) -> None:
-        self._attach = attach
-        self._handles: List[Any] = []
-        self._add()
-
-    def set(self, is_on: bool) -> None:
-        if not is_on:
-            self.remove()
-        elif not self._handles:
-            self._add()
-
-    def _add(self) -> None:
-        for attach in self._attach:  # one at a time: an interrupt loses none
-            self._handles.append(attach())
-
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-
-
 class _Partial(functools.partial[Any]):
     """Is pickled by the name of the function that it replaces, which update_wrapper() has given it."""
 
@@ -64,12 +40,11 @@ class _Partial(functools.partial[Any]):
         return vars(self)["__name__"]
 
 
-class _Exchange(_Switch):
+class _Exchange:
     """Calls set_function(measured) for steps that are measured in detail, and set_function(usual) for others. What has
     the function stays where it is, so it may be exchanged while torch goes through its hooks."""
 
     def __init__(self, set_function: Callable[[Any], None], usual: Any, measured: Callable[..., Any]) -> None:
-        super().__init__()
         self.usual = usual
         self._measured, self._set_function = measured, set_function
         set_function(measured)
@@ -81,19 +56,33 @@ class _Exchange(_Switch):
         self._set_function(self.usual)
 
 
-class _ModuleHooks(_Switch):
-    """Those of a module."""
+class _ModuleHooks:
+    """A module's, only in steps that are measured in detail: even an empty one takes 10 us of a step."""
 
     def __init__(self, module: Any, enter: Callable[[_ModuleHooks], None], leave: Callable[[], None]) -> None:
-        self._module = module
+        self._module, self._enter, self._leave = module, enter, leave
         self.has_entered = False  # it, outside compiled code
-        super().__init__(lambda: module.register_forward_pre_hook(_Hook(lambda: enter(self))),
-                         lambda: module.register_forward_hook(_Hook(leave), always_call=True))
+        self._handles: List[Any] = []
+        self._add()
 
     def set(self, is_on: bool) -> None:
         """Does nothing if it is called in compiled code, which would be compiled again."""
-        if self.has_entered and getattr(self._module, "_compiled_call_impl", None) is None:
-            super().set(is_on)
+        if not self.has_entered or getattr(self._module, "_compiled_call_impl", None) is not None:
+            return
+        if not is_on:
+            self.remove()
+        elif not self._handles:
+            self._add()
+
+    def _add(self) -> None:
+        # One at a time: an interrupt loses none.
+        self._handles.append(self._module.register_forward_pre_hook(_Hook(lambda: self._enter(self))))
+        self._handles.append(self._module.register_forward_hook(_Hook(self._leave), always_call=True))
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
 
 
 class Hooks:
@@ -105,7 +94,8 @@ class Hooks:
         self._search: List[Any] = []           # global hooks, while outermost modules are looked for
         self._known: Dict[int, Any] = {}       # modules with hooks
         self._depth = self._in_wait = 0        # modules' calls, all and those that make a batch
-        self._switches: List[_Switch] = []     # what is there only in steps that are measured in detail
+        # Active only in steps that are measured in detail.
+        self._switches: List[Union[_Exchange, _ModuleHooks]] = []
         self._after: Optional[_Exchange] = None    # optimizers' hook
         self._is_traced: Callable[[], bool] = bool  # by torch.compile: what is ours must then do nothing in its graph
         self.workers = WorkerTimes()

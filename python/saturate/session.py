@@ -6,7 +6,7 @@ import statistics
 import time
 from typing import Any, Callable, Collection, Generator, List, Optional
 
-from ._core import Error
+from ._core import Error, paired_gain
 from .device_time import synchronize
 from .group_turns import GroupTurns, world_of
 from .loader_what_ifs import AsItIs, epoch_start, is_copied, loader_what_ifs, own_batches, persistent_remedy
@@ -14,7 +14,7 @@ from .observing import STEPS, Observation
 from .patches import endless_schedules
 from .restoring import Kept
 from .step_what_ifs import called_often, step_what_ifs
-from .turns import Arm, Gain, Pace, Remedy, Turns, WhatIf, held
+from .turns import Arm, Gain, Pace, Turns, WhatIf, held
 
 SHORTEST_S, LONGEST_S = 60, 300  # unless the seconds are given
 FIRST_ROUNDS, MOST_ROUNDS = 3, 12
@@ -98,7 +98,7 @@ class Session:
             self.results = self._wanted()
             self._extend()
             self.results = self._wanted()  # with more time `compile` is tried too
-            yield from self._persistence()
+            self._persistence()
             first = yield from self._first_pass(FIRST_SHARE)
             worth = [each for each in first if each.is_worth()]
             yield from self._second_pass(worth)
@@ -253,7 +253,7 @@ class Session:
             self._kept.restore()
         self.current = None
 
-    def _persistence(self) -> NoPace:
+    def _persistence(self) -> None:
         """The beginning of an epoch, with workers that start and with workers that stay."""
         loader, name = self.loader, "persistent-workers"
         has_workers = is_copied(loader) and bool(getattr(loader, "num_workers", 0)) and not loader.persistent_workers
@@ -275,16 +275,10 @@ class Session:
             what_if.conclude()
             what_if.before, what_if.after = [], []
             self.results.append(what_if)
-        return
-        yield  # a generator, as its neighbours are
 
 
 def _gain_of(before: List[Pace], after: List[Pace]) -> Gain:
-    what_if = WhatIf("", Remedy(""))
-    what_if.before = [pace.samples_per_s for pace in before]
-    what_if.after = [pace.samples_per_s for pace in after]
-    what_if.conclude()
-    return what_if.gain or Gain(1, 1, 1)
+    return Gain(*paired_gain([pace.samples_per_s for pace in before], [pace.samples_per_s for pace in after]))
 
 
 def is_interrupt(failure: BaseException) -> bool:

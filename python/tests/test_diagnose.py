@@ -101,7 +101,7 @@ def save(loop):
     ("print-in-loop", __import__("builtins"), "print", lambda loop: print("loss")),
     ("logging", __import__("os"), "fsync", lambda loop: __import__("os").fsync(loop.file.fileno())),
 ])
-def test_calls_of_a_step(monkeypatch, tmp_path, capsys, cause, owner, attribute, call):
+def test_calls_of_a_step(monkeypatch, tmp_path, cause, owner, attribute, call):
     loop = Loop(compute=0.1)
     loop.file = open(tmp_path / "log", "w")
     loop.extra = taking(cause, 0.1)(monkeypatch, owner, attribute, call)

@@ -45,7 +45,7 @@ class Slow:
 @pytest.mark.parametrize("cause, call, every", [
     ("checkpoint-saves", lambda slow: torch.save(slow, io.BytesIO()), 2),
     ("print-in-loop", lambda slow: print(slow), 10)])
-def test_calls_that_begin_later_are_found(monkeypatch, capsys, cause, call, every):
+def test_calls_that_begin_later_are_found(monkeypatch, cause, call, every):
     """Also rare ones that take long."""
     steps = []
 

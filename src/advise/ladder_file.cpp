@@ -1,6 +1,5 @@
 // Ladders from a file, which docs/ladder.md describes, and from a grid of settings.
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <array>
@@ -13,7 +12,9 @@
 #include "advise/ladder.h"
 #include "base/files.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "data/bytes.h"
+#include "recipe/toml_text.h"
 #include "saturate/data/registry.h"
 
 namespace saturate {
@@ -112,15 +113,6 @@ class Section {
   std::vector<std::string> taken_;
 };
 
-toml::table parse_table(const std::string& text, const std::string& where) {
-  try {
-    return toml::parse(text);
-  } catch (const toml::parse_error& error) {
-    refuse("not valid TOML: " + std::string(error.description()),
-           fmt::format("{}:{}", where, error.source().begin.line), "Correct the line");
-  }
-}
-
 constexpr std::array<std::pair<std::string_view, int MachineFacts::*>, 4> kNeeds = {
     {{"cuda", &MachineFacts::cuda},
      {"cores", &MachineFacts::cores},
@@ -138,10 +130,7 @@ Need split(std::string_view text) {
   Need need{text, 1, nullptr};
   if (const auto at = text.find(">="); at != std::string_view::npos) {
     need.name = text.substr(0, at);
-    const std::string_view number = text.substr(at + 2);
-    const auto [end, error] =
-        std::from_chars(number.data(), number.data() + number.size(), need.least);
-    if (error != std::errc() || end != number.data() + number.size()) need.least = 0;
+    need.least = parsed_number<int>(text.substr(at + 2)).value_or(0);
   }
   for (const auto& [name, fact] : kNeeds)
     if (name == need.name) need.fact = fact;
@@ -263,7 +252,7 @@ Axis parse_axis(const std::string& text) {
 }  // namespace
 
 Ladder parse_ladder(const std::string& text, const std::string& where, const std::string& folder) {
-  const toml::table table = parse_table(text, where);
+  const toml::table table = parse_toml(text, where);
   Section top(table, where);
   Ladder ladder;
   ladder.title = top.required_text("title", "Storage");

@@ -75,7 +75,6 @@ class Measuring {
     base.watch.histograms = recipe.watch.histograms;
     base_ = make_trial(base);
     found_.recipe = without_evaluation(base_->recipe(), recipe.train);
-    has_evaluation_ = !base.data.eval_source.empty();
   }
 
   // Empty if should_stop cancelled, like the result of compare().
@@ -206,10 +205,8 @@ class Measuring {
 
   // Work between steps is too rare for turns: it is timed separately.
   bool measure_interludes() {
-    const double size = double(source_->size()), batch = found_.batch;
-    const double epoch_steps =
-        found_.recipe.train.drop_last ? std::floor(size / batch) : std::ceil(size / batch);
-    if (has_evaluation_) {
+    const double epoch_steps = base_->epoch_steps();
+    if (!base_->recipe().data.eval_source.empty()) {
       show("an evaluation");
       found_.evaluations = {0, evaluations_of(found_.recipe.train, epochs_, epoch_steps)};
       const double limit = kInterludeShare * options_.seconds;
@@ -368,7 +365,7 @@ class Measuring {
   std::unique_ptr<Dataset> source_;
   SourceFacts facts_;
   Measurements found_;
-  bool has_evaluation_ = false, has_enough_ = false;
+  bool has_enough_ = false;
   int trials_ = 0;               // made so far
   std::unique_ptr<Trial> base_;  // last: it uses all of the above
 };

@@ -162,11 +162,11 @@ Trial::Trial(Env& env, const Recipe& recipe, TrainerOptions options)
 
 double Trial::place() {
   const auto& state = MeasuredTrainer::state(trainer_);
-  return double(state.position.batch) / epoch_steps(trainer_);
+  return double(state.position.batch) / epoch_steps();
 }
 
 void Trial::go_to(double place) {
-  MeasuredTrainer::state(trainer_).position.batch = int64_t(place * epoch_steps(trainer_));
+  MeasuredTrainer::state(trainer_).position.batch = int64_t(place * epoch_steps());
 }
 
 std::optional<StepTiming> Trial::measure(Turn turn, double seconds) {

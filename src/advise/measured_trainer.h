@@ -160,6 +160,7 @@ class Trial {
 
   // As run: every "auto" resolved.
   const Recipe& recipe() const { return trainer_.recipe(); }
+  double epoch_steps() { return saturate::epoch_steps(trainer_); }
 
   // The share of its epoch before its next batch, below 1.
   double place();

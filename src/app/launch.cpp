@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include "app/command.h"
+#include "base/text.h"
 #include "saturate/data/error.h"
 #include "saturate/launcher.h"
 
@@ -20,12 +20,8 @@ struct LaunchArguments {
 // HOST:PORT, with an IPv6 address in brackets.
 void parse_master(const std::string& text, LaunchOptions& options) {
   const auto colon = text.rfind(':');
-  const char* const end = text.data() + text.size();
-  int port = 0;
-  const bool good = colon != std::string::npos && colon > 0 &&
-                    std::from_chars(text.data() + colon + 1, end, port).ptr == end && port > 0 &&
-                    port < 65536;
-  if (!good)
+  const int port = parsed_number<int>(text.substr(colon + 1)).value_or(0);
+  if (colon == std::string::npos || colon == 0 || port < 1 || port > 65535)
     fail(ErrorKind::kUsage, "\"" + text + "\" is not an address", "--master",
          "Write it as HOST:PORT, such as node0:29500");
   options.master = text.substr(0, colon);

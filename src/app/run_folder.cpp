@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/text.h"
 #include "base/url_text.h"
 #include "reduce/heartbeat.h"
 #include "run/checkpoint.h"
@@ -48,11 +48,8 @@ std::vector<int> numbers_of(Env& env, const std::string& stem) {
   if (!env.is_directory(kRunsFolder)) return numbers;
   for (const auto& entry : env.list(kRunsFolder)) {
     if (!entry.name.starts_with(stem + "-")) continue;
-    const char* const begin = entry.name.data() + stem.size() + 1;
-    const char* const end = entry.name.data() + entry.name.size();
-    int number = 0;
-    if (std::from_chars(begin, end, number).ptr == end && begin < end && number > 0)
-      numbers.push_back(number);
+    const auto number = parsed_number<int>(entry.name.substr(stem.size() + 1));
+    if (number.value_or(0) > 0) numbers.push_back(*number);
   }
   std::ranges::sort(numbers, std::greater());
   return numbers;

@@ -1,14 +1,11 @@
 #include "base/cgroup.h"
 
-#include <fstream>
+#include "base/system_file.h"
 
 namespace saturate {
 
 std::vector<std::string> cgroup_folders(const std::string& membership, const std::string& root) {
-  std::string path;
-  std::ifstream file(membership);
-  for (std::string line; std::getline(file, line);)
-    if (line.starts_with("0::/")) path = line.substr(3);
+  std::string path = system_line(membership, "0::");
   if (path.find("/..") != path.npos) path.clear();  // outside what this process can see
   while (path.ends_with('/')) path.pop_back();
   std::vector<std::string> folders;

@@ -30,6 +30,31 @@ void remove_leftovers(Env& env, const std::string& folder, const std::string& pr
   }
 }
 
+void refuse_existing(Env& env, const std::string& path) {
+  if (env.exists(path))
+    fail(ErrorKind::kUsage, "file exists already", path, "Choose a new one with --out");
+}
+
+[[noreturn]] void refuse_folder(const std::string& path) {
+  fail(ErrorKind::kUsage, "folder is not empty", path, "Choose a new one with --out");
+}
+
+// Whether a folder is there; refuses anything else that is.
+bool is_folder(Env& env, const std::string& path) {
+  if (!env.exists(path)) return false;
+  if (!env.is_directory(path)) refuse_folder(path);
+  return true;
+}
+
+std::string claim_temporary(Env& env, const std::string& path, bool replaces) {
+  if (!replaces) refuse_existing(env, path);
+  const std::string folder = parent_folder(path);
+  env.make_directories(folder);
+  const std::string prefix = path + ".tmp-";
+  remove_leftovers(env, folder, prefix.substr(prefix.rfind('/') + 1));
+  return prefix + std::to_string(::getpid()) + host_ending();
+}
+
 }  // namespace
 
 std::string host_ending() {
@@ -38,32 +63,32 @@ std::string host_ending() {
   return fmt::format("-{:08x}", uint32_t(hash_text(host)));
 }
 
-void refuse_existing(Env& env, const std::string& path) {
-  if (env.exists(path))
-    fail(ErrorKind::kUsage, "file exists already", path, "Choose a new one with --out");
-}
-
-std::string claim_temporary(Env& env, const std::string& path, bool replace) {
-  if (!replace) refuse_existing(env, path);
-  const std::string folder = parent_folder(path);
-  env.make_directories(folder);
-  const std::string prefix = path + ".tmp-";
-  remove_leftovers(env, folder, prefix.substr(prefix.rfind('/') + 1));
-  return prefix + std::to_string(::getpid()) + host_ending();
-}
-
-AtomicFile::AtomicFile(Env& env, std::string path, Existing existing)
+TemporaryName::TemporaryName(Env& env, std::string path, bool replaces)
     : env_(env),
       path_(std::move(path)),
-      is_far_(is_store_url(path_)),
-      replaces_(existing == Existing::kReplace),
-      temporary_(is_far_ ? path_ : claim_temporary(env, path_, replaces_)),
-      file_(env.open_writable(temporary_)) {
-  buffer_.reserve(kBufferBytes);
+      replaces_(replaces),
+      temporary_(claim_temporary(env, path_, replaces)) {}
+
+TemporaryName::~TemporaryName() {
+  if (committed_) return;
+  try {
+    env_.remove_tree(temporary_);
+  } catch (...) {
+    // The first failure is the one worth reporting.
+  }
 }
 
-AtomicFile::~AtomicFile() {
-  if (!committed_ && !is_far_) discard(env_, temporary_);
+void TemporaryName::commit() {
+  if (!replaces_) refuse_existing(env_, path_);  // made meanwhile by another process
+  env_.rename(temporary_, path_);
+  env_.sync_directory(parent_folder(path_));
+  committed_ = true;
+}
+
+AtomicFile::AtomicFile(Env& env, const std::string& path, Existing existing) {
+  if (!is_store_url(path)) temporary_.emplace(env, path, existing == Existing::kReplace);
+  file_ = env.open_writable(temporary_ ? temporary_->get() : path);
+  buffer_.reserve(kBufferBytes);
 }
 
 void AtomicFile::flush() {
@@ -89,46 +114,25 @@ void AtomicFile::commit() {
   flush();
   file_->sync();
   file_->close();
-  if (!is_far_) {
-    if (!replaces_) refuse_existing(env_, path_);  // made meanwhile by another process
-    env_.rename(temporary_, path_);
-    env_.sync_directory(parent_folder(path_));
-  }
-  committed_ = true;
+  if (temporary_) temporary_->commit();
 }
 
 AtomicFolder::AtomicFolder(Env& env, std::string path)
-    : env_(env), path_(without_end_slashes(std::move(path))) {
-  exists_ = env_.exists(path_);
-  const auto refuse = [&] {
-    fail(ErrorKind::kUsage, "folder is not empty", path_, "Choose a new one with --out");
-  };
-  if (exists_ && !env_.is_directory(path_)) refuse();
-  temporary_ = claim_temporary(env_, exists_ ? path_ + "/.incomplete" : path_);
-  env_.remove_tree(temporary_);  // of an earlier process with this PID
-  if (exists_ && !env_.list(path_).empty()) refuse();
-  env_.make_directories(temporary_);
-}
-
-AtomicFolder::~AtomicFolder() {
-  if (committed_) return;
-  try {
-    env_.remove_tree(temporary_);
-  } catch (...) {
-    // The first failure is the one worth reporting.
-  }
+    : env_(env),
+      path_(without_end_slashes(std::move(path))),
+      exists_(is_folder(env, path_)),
+      temporary_(env, exists_ ? path_ + "/.incomplete" : path_, /*replaces=*/true) {
+  env_.remove_tree(temporary());  // of an earlier process with this PID
+  if (exists_ && !env_.list(path_).empty()) refuse_folder(path_);
+  env_.make_directories(temporary());
 }
 
 void AtomicFolder::commit() {
-  if (exists_) {
-    for (const FileInfo& info : env_.list(temporary_))
-      env_.rename(temporary_ + "/" + info.name, path_ + "/" + info.name);
-    env_.remove_tree(temporary_);
-  } else {
-    env_.rename(temporary_, path_);
-  }
-  env_.sync_directory(exists_ ? path_ : parent_folder(path_));
-  committed_ = true;
+  if (!exists_) return temporary_.commit();
+  for (const FileInfo& info : env_.list(temporary()))
+    env_.rename(temporary() + "/" + info.name, path_ + "/" + info.name);
+  env_.remove_tree(temporary());
+  env_.sync_directory(path_);
 }
 
 }  // namespace saturate

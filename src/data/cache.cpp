@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <utility>
@@ -13,6 +12,7 @@
 
 #include "base/cgroup.h"
 #include "base/mutex.h"
+#include "base/system_file.h"
 #include "base/thread_pool.h"
 #include "data/read_sample.h"
 #include "data/scratch_pool.h"
@@ -27,29 +27,18 @@ namespace {
 
 std::atomic<uint64_t> held{0};  // bytes, over all caches
 
-// A number of bytes from the line of a file that begins with `key`; 0: none.
-uint64_t number_in(const std::string& path, const std::string& key, uint64_t unit) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(key)) continue;
-    const size_t digit = line.find_first_of("0123456789", key.size());
-    return digit == std::string::npos ? 0 : std::stoull(line.substr(digit)) * unit;
-  }
-  return 0;
-}
-
 }  // namespace
 
 uint64_t available_memory() {
-  uint64_t available = number_in("/proc/meminfo", "MemAvailable:", 1024);
+  uint64_t available = system_number("/proc/meminfo", "MemAvailable:") * 1024;
   if (available == 0)
     available = uint64_t(sysconf(_SC_AVPHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
   for (const std::string& folder : cgroup_folders()) {
-    const uint64_t limit = number_in(folder + "/memory.max", "", 1);
+    const uint64_t limit = system_number(folder + "/memory.max");
     if (limit == 0) continue;
     // Usage includes the page cache, of which the system drops inactive files first.
-    const uint64_t used = number_in(folder + "/memory.current", "", 1);
-    const uint64_t files = number_in(folder + "/memory.stat", "inactive_file ", 1);
+    const uint64_t used = system_number(folder + "/memory.current");
+    const uint64_t files = system_number(folder + "/memory.stat", "inactive_file ");
     const uint64_t taken = used - std::min(used, files);
     available = std::min(available, limit > taken ? limit - taken : 0);
   }

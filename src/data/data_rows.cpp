@@ -87,8 +87,7 @@ OptionRow index_row() {
       "Where positions inside JPEG files are kept that data.decode = \"fast\" finds: later epochs "
       "and runs decode only the parts that a crop needs, with the same pixels. auto is a file in "
       "~/.cache/saturate/index (below $XDG_CACHE_HOME if set), PATH another file, written with a "
-      "/; "
-      "off keeps none.");
+      "/; off keeps none.");
   row.type = "auto|off|PATH";
   row.set = [=](Recipe& recipe, const OptionValue& value, const std::string& where) {
     const std::string* given = std::get_if<std::string>(&value);

@@ -21,12 +21,9 @@ class MarkovText {
 
   // P(c | a, b) as [symbols * symbols][symbols], row a * symbols + b.
   double probability(int a, int b, int c) const;
-  // P(a, b) of two neighbours, in a chain that has run for ever, [symbols * symbols].
-  const std::vector<double>& stationary() const { return stationary_; }
 
-  // The entropy of a symbol whose two predecessors are known, and if only one is.
+  // The entropy of a symbol whose two predecessors are known.
   double entropy_rate() const { return rate_; }
-  double entropy_after_one() const { return after_one_; }
   // The least mean loss of predicting `count` >= 1 symbols after the first of a text.
   double least_loss(size_t count) const;
 
@@ -35,10 +32,11 @@ class MarkovText {
   void find_entropies();
 
   size_t symbols_;
-  std::vector<double> below_;       // [symbols * symbols][symbols]: P(at most c | a, b)
-  std::vector<double> stationary_;  // [symbols * symbols]
+  std::vector<double> below_;  // [symbols * symbols][symbols]: P(at most c | a, b)
+  // P(a, b) of two neighbours, in a chain that has run for ever: [symbols * symbols].
+  std::vector<double> stationary_;
   std::vector<double> pairs_below_;
-  double rate_ = 0, after_one_ = 0;
+  double rate_ = 0, after_one_ = 0;  // the latter if only one predecessor is known
 };
 
 }  // namespace saturate

@@ -127,26 +127,13 @@ constexpr size_t kBatchBytes = 16 << 20;  // per transaction
 class LmdbWriter : public SampleWriter {
  public:
   LmdbWriter(Env& env, const std::string& folder, const std::vector<std::string>& classes)
-      : env_(env),
-        classes_(classes),
-        path_(folder + "/data.mdb"),
-        temporary_(claim_temporary(env, path_)) {
-    discard(env_, temporary_);  // of an earlier process with this PID
+      : classes_(classes), path_(folder + "/data.mdb"), temporary_(env, path_) {
+    const std::string& file = temporary_.get();
+    discard(env, file);  // of an earlier process with this PID
     MDB_env* lmdb = nullptr;
     check(mdb_env_create(&lmdb), "create");
     lmdb_.reset(lmdb);
-    try {
-      check(mdb_env_open(lmdb, temporary_.c_str(), MDB_NOSUBDIR | MDB_NOLOCK | MDB_NOSYNC, 0644),
-            "create");
-    } catch (...) {
-      lmdb_.reset();
-      discard(env_, temporary_);
-      throw;
-    }
-  }
-  ~LmdbWriter() override {
-    lmdb_.reset();
-    if (!finished_) discard(env_, temporary_);
+    check(mdb_env_open(lmdb, file.c_str(), MDB_NOSUBDIR | MDB_NOLOCK | MDB_NOSYNC, 0644), "create");
   }
 
   void append(const Sample& sample, size_t) override {
@@ -159,10 +146,7 @@ class LmdbWriter : public SampleWriter {
     write_batch(true);
     check(mdb_env_sync(lmdb_.get(), 1), "sync");
     lmdb_.reset();
-    refuse_existing(env_, path_);  // made meanwhile by another process
-    env_.rename(temporary_, path_);
-    env_.sync_directory(parent_folder(path_));
-    finished_ = true;
+    temporary_.commit();
   }
 
  private:
@@ -208,14 +192,13 @@ class LmdbWriter : public SampleWriter {
   }
 
   static constexpr size_t kPage = 4096;
-  Env& env_;
   const std::vector<std::string>& classes_;
-  const std::string path_, temporary_;
-  LmdbEnvPtr lmdb_;
+  const std::string path_;
+  TemporaryName temporary_;
+  LmdbEnvPtr lmdb_;  // after the name: it is closed first
   std::vector<std::vector<std::byte>> pending_;
   size_t pending_bytes_ = 0, map_bytes_ = 0;
   uint64_t written_ = 0;
-  bool finished_ = false;
 };
 
 }  // namespace

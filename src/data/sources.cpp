@@ -172,8 +172,7 @@ std::unique_ptr<Dataset> open_far(Env& env, const std::string& uri, const StoreO
          "and gs://",
          store_name(path_of_source(uri)),
          "Write shard:URL, tar:URL or another of these; saturate data pack SOURCE --out shard:FILE "
-         "makes a shard to "
-         "upload");
+         "makes a shard to upload");
   const auto open = find_entry(dataset_sources(), scheme, "data.source").make;
   const std::string rest = is_bare ? uri : uri.substr(scheme.size() + 1);
   if (dynamic_cast<StoreEnv*>(&env)) return open(env, rest);
@@ -205,8 +204,7 @@ std::unique_ptr<Dataset> open_dataset(Env& env, const std::string& uri, const St
          env.exists(uri) ? "the file's format is not supported"
                          : "there is no such file or folder, and no scheme is named",
          uri,
-         "Check the path, or write folder:PATH, tar:PATH, ...: `saturate list sources` prints "
-         "all");
+         "Check the path, or write folder:PATH, tar:PATH, ...: `saturate list sources` prints all");
   const auto& entry =
       find_entry(dataset_sources(), scheme.empty() ? uri.substr(0, colon) : scheme, "data.source");
   return entry.make(env, uri.starts_with(scheme + ":") ? uri.substr(scheme.size() + 1) : uri);

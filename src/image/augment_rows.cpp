@@ -113,13 +113,11 @@ OptionRow crop_row() {
        Word("random").sets(crop, CropKind::kRandom), pad("pad", PadMode::kZero),
        pad("pad_reflect", PadMode::kReflect), Word("letterbox").sets(crop, CropKind::kLetterbox)},
       "Training crop: none resizes the whole image, and changes its ratio; center as in "
-      "evaluation; random_resized is "
-      "RandomResizedCrop; random, for volumes only, is a box of augment.size voxels a side; pad "
-      "shifts the image by up to 4 pixels (pad:2: by up to 2) and fills the "
-      "border with zeros, pad_reflect with the image mirrored; letterbox keeps the ratio: it "
-      "resizes "
-      "the whole image to fit inside augment.size, and fills the rest with augment.mean, in "
-      "evaluation too.");
+      "evaluation; random_resized is RandomResizedCrop; random, for volumes only, is a box of "
+      "augment.size voxels a side; pad shifts the image by up to 4 pixels (pad:2: by up to 2) and "
+      "fills the border with zeros, pad_reflect with the image mirrored; letterbox keeps the "
+      "ratio: it resizes the whole image to fit inside augment.size, and fills the rest with "
+      "augment.mean, in evaluation too.");
 }
 
 // A number, or a word that stores one and sets a flag.
@@ -220,9 +218,8 @@ std::vector<OptionRow> policy_rows() {
                .sets(policy, Policy::kRand)
                .takes("operations", SATURATE_MEMBER(augment.policy_ops), {1, 8})
                .takes("magnitude", SATURATE_MEMBER(augment.policy_magnitude), {0, 30})},
-          "trivial is TrivialAugment Wide: one of fourteen operations, of random magnitude; "
-          "rand is RandAugment: several (1 to 8), of one magnitude (0 to 30); rand alone is "
-          "rand:2:9."),
+          "trivial is TrivialAugment Wide: one of fourteen operations, of random magnitude; rand "
+          "is RandAugment: several (1 to 8), of one magnitude (0 to 30); rand alone is rand:2:9."),
   };
 }
 

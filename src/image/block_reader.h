@@ -10,6 +10,7 @@
 
 #include "image/huffman_table.h"
 #include "image/inverse_dct.h"
+#include "image/packed_layout.h"
 
 namespace saturate {
 
@@ -26,17 +27,10 @@ static_assert(sizeof(uint64_t) + (kMostUnsafeBits + 63) / 8 + sizeof(uint64_t) <
 // 0, where the DC coefficient is stored later.
 constexpr std::array<uint8_t, 256> kZigzag = [] {
   std::array<uint8_t, 256> order{};
-  size_t i = 0;
-  for (int diagonal = 0; diagonal < 2 * DCTSIZE - 1; ++diagonal) {
-    const int low = std::max(0, diagonal - DCTSIZE + 1), high = std::min(diagonal, DCTSIZE - 1);
-    for (int along = low; along <= high; ++along) {
-      const int across = diagonal - along;
-      // Even diagonals run up, odd ones down.
-      const int x = diagonal % 2 == 0 ? along : across, y = diagonal % 2 == 0 ? across : along;
-      order[i++] = static_cast<uint8_t>(y * kGroupRow + x);
-    }
+  for (size_t k = 0; k < HuffmanEntry::kEndOfBlock; ++k) {
+    const int place = zigzag_place(int(k));
+    order[k] = static_cast<uint8_t>(place / DCTSIZE * kGroupRow + place % DCTSIZE);
   }
-  while (i < HuffmanEntry::kEndOfBlock) order[i++] = order[DCTSIZE2 - 1];
   return order;
 }();
 

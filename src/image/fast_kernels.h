@@ -1,5 +1,5 @@
 // The inner loops of the fast path, in a plain version and one for each instruction set that
-// Highway supports, such as AVX2 and AVX-512; all are bit-identical.
+// Highway supports, such as AVX2 and AVX-512; all are bit-identical. Compiled by nvcc too.
 //
 // Weights are 16-bit fractions, 65535 being 1. A sample p contributes floor(p * 256 * w / 65536):
 // the sum, in 1/256 levels, starts at half a level plus half of the expected flooring loss, so that
@@ -18,8 +18,17 @@ namespace saturate {
 // All rows passed to kernels must be readable and writable this many bytes past their end.
 constexpr size_t kFastSlack = 64;
 
-inline int fast_bias(int taps) {
+SATURATE_HOST_DEVICE inline int fast_bias(int taps) {
   return 128 + taps / 2;
+}
+
+// A pixel as libjpeg's jdcolor.c converts it, with its tables written out.
+SATURATE_HOST_DEVICE inline void store_rgb(int y, int cb, int cr, uint8_t* out) {
+  const int b = cb - 128, r = cr - 128;
+  const int rgb[3] = {y + ((91881 * r + 32768) >> 16), y + ((-22554 * b - 46802 * r + 32768) >> 16),
+                      y + ((116130 * b + 32768) >> 16)};
+  for (int c = 0; c < 3; ++c)
+    out[c] = static_cast<uint8_t>(rgb[c] < 0 ? 0 : rgb[c] > 255 ? 255 : rgb[c]);
 }
 
 // A FastAxis arranged for SIMD. Outputs form groups of eight, groups form packs of four. A group's
@@ -44,7 +53,7 @@ struct FastKernels {
                      uint8_t* out);
   // out[i] = sum over taps, i in [0, gather.packs * kFastPack).
   void (*gather_row)(const FastGather& gather, const uint8_t* row, uint8_t* out);
-  // n interleaved pixels, converted as libjpeg does.
+  // n interleaved pixels: store_rgb().
   void (*ycc_to_rgb)(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* out);
   // n values of interleaved pixels, starting with red: normalize_value().
   void (*normalize)(const Normalize& normalize, const uint8_t* in, size_t n, float* out);

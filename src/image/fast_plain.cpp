@@ -37,15 +37,8 @@ void gather_row(const FastGather& gather, const uint8_t* row, uint8_t* out) {
   }
 }
 
-// libjpeg's jdcolor.c, with its tables written out.
 void ycc_to_rgb(const uint8_t* y, const uint8_t* cb, const uint8_t* cr, int n, uint8_t* out) {
-  const auto level = [](int value) { return static_cast<uint8_t>(std::clamp(value, 0, 255)); };
-  for (int x = 0; x < n; ++x, out += 3) {
-    const int b = cb[x] - 128, r = cr[x] - 128;
-    out[0] = level(y[x] + ((91881 * r + 32768) >> 16));
-    out[1] = level(y[x] + ((-22554 * b - 46802 * r + 32768) >> 16));
-    out[2] = level(y[x] + ((116130 * b + 32768) >> 16));
-  }
+  for (int x = 0; x < n; ++x, out += 3) store_rgb(y[x], cb[x], cr[x], out);
 }
 
 void normalize_values(const Normalize& normalize, const uint8_t* in, size_t n, float* out) {

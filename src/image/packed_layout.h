@@ -195,7 +195,7 @@ SATURATE_HOST_DEVICE inline Bands bands_of_row(const std::byte* packed, const Pa
 // ---- Coefficients ------------------------------------------------------------------------------
 
 // The place, row by row, of coefficient k of the zigzag order; the last one from 63 on.
-SATURATE_HOST_DEVICE inline uint8_t zigzag_place(int k) {
+SATURATE_HOST_DEVICE constexpr uint8_t zigzag_place(int k) {
   if (k >= 63) return 63;
   int diagonal = 0, first = 0, length = 1;
   while (k >= first + length) {

@@ -14,14 +14,11 @@ namespace {
 constexpr int kQuants = 4;
 
 // The place, row by row, of each coefficient in the order of the file.
-const std::array<uint8_t, DCTSIZE2>& places() {
-  static const auto made = [] {
-    std::array<uint8_t, DCTSIZE2> place{};
-    for (int k = 0; k < DCTSIZE2; ++k) place[size_t(k)] = zigzag_place(k);
-    return place;
-  }();
-  return made;
-}
+constexpr auto kPlaces = [] {
+  std::array<uint8_t, DCTSIZE2> places{};
+  for (int k = 0; k < DCTSIZE2; ++k) places[size_t(k)] = zigzag_place(k);
+  return places;
+}();
 
 // Collects the markers before a scan.
 class HeaderReader {
@@ -118,13 +115,12 @@ class HeaderReader {
   }
 
   bool read_quants(Body body) {
-    const auto& place = places();
     while (!body.empty()) {
       const int number = byte_at(body, 0) & 15, wide = byte_at(body, 0) >> 4;
       const size_t bytes = 1 + size_t{DCTSIZE2} * size_t(wide + 1);
       if (number >= kQuants || wide > 1 || body.size() < bytes) return false;
       for (size_t k = 0; k < DCTSIZE2; ++k)
-        quant_[number][place[k]] =
+        quant_[number][kPlaces[k]] =
             uint16_t(wide == 1 ? big16(body, 1 + 2 * k) : byte_at(body, 1 + k));
       has_quant_[number] = true;
       body = body.subspan(bytes);

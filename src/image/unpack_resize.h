@@ -2,7 +2,7 @@
 // fast_plain.cpp computes them. Also the state that all steps share. Compiled by nvcc too.
 #pragma once
 
-#include "image/dct_passes.h"
+#include "image/fast_kernels.h"
 #include "image/unpack_bits.h"
 
 namespace saturate {
@@ -41,7 +41,7 @@ SATURATE_HOST_DEVICE inline Piece<4> blended_word(const UnpackTask& task, const 
   if (down.taps == 1) return load_piece<4>(ring + int64_t{row} * plane.pitch);
   const uint16_t* const weight = down.weight + int64_t{y} * down.taps;
   uint32_t sum[4];
-  for (uint32_t& one : sum) one = 128 + static_cast<uint32_t>(down.taps / 2);
+  for (uint32_t& one : sum) one = static_cast<uint32_t>(fast_bias(down.taps));
   for (int k = 0; k < down.taps; ++k) {
     const auto from = load_piece<4>(ring + int64_t{row} * plane.pitch);
     const uint32_t by = weight[k];
@@ -61,17 +61,9 @@ SATURATE_HOST_DEVICE inline int gathered_level(const UnpackTask& task, const Unp
       view_axis(task.from, state.packed.across_axis[plane.axis], task.size.width);
   const uint8_t* const from = row + plane.row_at + (across.first[x] - plane.first);
   const uint16_t* const weight = across.weight + int64_t{x} * across.taps;
-  uint32_t sum = 128 + static_cast<uint32_t>(across.taps / 2);
+  uint32_t sum = static_cast<uint32_t>(fast_bias(across.taps));
   for (int k = 0; k < across.taps; ++k) sum += (uint32_t{from[k]} * weight[k]) >> 8;
   return static_cast<int>(sum >> 8 & 255);
-}
-
-// libjpeg's conversion, as ycc_to_rgb().
-SATURATE_HOST_DEVICE inline void store_pixel(int luma, int blue, int red, uint8_t* out) {
-  const int b = blue - 128, r = red - 128;
-  out[0] = static_cast<uint8_t>(limited(luma + ((91881 * r + 32768) >> 16), 0, 255));
-  out[1] = static_cast<uint8_t>(limited(luma + ((-22554 * b - 46802 * r + 32768) >> 16), 0, 255));
-  out[2] = static_cast<uint8_t>(limited(luma + ((116130 * b + 32768) >> 16), 0, 255));
 }
 
 SATURATE_HOST_DEVICE inline const UnpackPlane& plane_of_word(const UnpackPlan& plan, int word) {
@@ -102,8 +94,8 @@ SATURATE_HOST_DEVICE void resize_rows(const Team& team, const UnpackTask& task, 
       int level[3] = {0, 128, 128};
       for (int c = 0; c < plan.planes; ++c)
         level[c] = gathered_level(task, state, plan.plane[c], row, x);
-      store_pixel(level[0], level[1], level[2],
-                  task.out + pixel_place(task.size, state.packed.turn, x, begin + y) * 3);
+      store_rgb(level[0], level[1], level[2],
+                task.out + pixel_place(task.size, state.packed.turn, x, begin + y) * 3);
     }
     team.wait();
   }

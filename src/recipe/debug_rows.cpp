@@ -39,9 +39,8 @@ std::vector<OptionRow> debug_rows() {
            Word("late_metrics")
                .sets(SATURATE_MEMBER(train.late_metrics), false)
                .means(
-                   "reads loss and accuracy from the device only when a record is due, else "
-                   "after each step, which waits for the device and detects a non-finite loss at "
-                   "once"),
+                   "reads loss and accuracy from the device only when a record is due, else after "
+                   "each step, which waits for the device and detects a non-finite loss at once"),
            Word("create_on_device")
                .sets(SATURATE_MEMBER(train.create_on_device), false)
                .means("creates a step's temporary tensors on their device, else on the host, and "

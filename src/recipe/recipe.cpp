@@ -2,7 +2,6 @@
 #include "saturate/data/recipe.h"
 
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <set>
@@ -12,6 +11,7 @@
 #include "base/files.h"
 #include "base/printable.h"
 #include "recipe/option_row.h"
+#include "recipe/toml_text.h"
 #include "saturate/data/env.h"
 
 namespace saturate {
@@ -27,6 +27,15 @@ const std::vector<OptionRow>& option_table() {
       concatenated({run_rows(), watch_rows(), data_rows(), augment_rows(), model_rows(),
                     step_rows(), distributed_rows(), debug_rows()});
   return table;
+}
+
+toml::table parse_toml(const std::string& text, const std::string& where) {
+  try {
+    return toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    fail(ErrorKind::kUsage, "not valid TOML: " + std::string(error.description()),
+         fmt::format("{}:{}", where, error.source().begin.line), "Correct the line");
+  }
 }
 
 namespace {
@@ -120,15 +129,6 @@ std::vector<RetiredUse> apply_table(Recipe& recipe, const toml::table& table,
                   given.insert(key);
                 });
   return uses;
-}
-
-toml::table parse_toml(const std::string& text, const std::string& where) {
-  try {
-    return toml::parse(text);
-  } catch (const toml::parse_error& error) {
-    fail(ErrorKind::kUsage, "not valid TOML: " + std::string(error.description()),
-         place(where, error.source()), "Correct the line");
-  }
 }
 
 std::string format_text(const std::string& text) {

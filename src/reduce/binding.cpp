@@ -7,11 +7,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 #include <string_view>
 #include <tuple>
 
+#include "base/system_file.h"
+#include "base/text.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -19,25 +20,10 @@ namespace {
 
 constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
 
-int read_number(const std::string& path, int otherwise) {
-  std::ifstream file(path);
-  int value = 0;
-  return file >> value ? value : otherwise;
-}
-
 Cpu describe(int id) {
   const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/topology/", id);
-  return {id, read_number(folder + "core_id", id), read_number(folder + "physical_package_id", 0)};
-}
-
-std::string value_after(const std::string& path, std::string_view name) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(name)) continue;
-    const auto begin = line.find_first_not_of(": \t", name.size());
-    return begin == std::string::npos ? "" : line.substr(begin);
-  }
-  return "";
+  return {id, parsed_number<int>(system_line(folder + "core_id")).value_or(id),
+          parsed_number<int>(system_line(folder + "physical_package_id")).value_or(0)};
 }
 
 // Parses "0-3,8" as the kernel writes it; empty if malformed.
@@ -136,12 +122,10 @@ std::vector<Gpu> gpus_of_machine(const std::string& root) {
   for (const std::string& address : addresses) {
     const std::string about = root + "/proc/driver/nvidia/gpus/" + address + "/information";
     // A container may list all of its host's, and have only some.
-    const std::string minor = value_after(about, "Device Minor");
+    const std::string minor = system_line(about, "Device Minor");
     if (!minor.empty() && !std::filesystem::exists(root + "/dev/nvidia" + minor, none)) continue;
-    std::ifstream near(root + "/sys/bus/pci/devices/" + address + "/local_cpulist");
-    std::string list;
-    std::getline(near, list);
-    gpus.push_back({value_after(about, "GPU UUID"), cpu_list(list)});
+    const std::string near = root + "/sys/bus/pci/devices/" + address + "/local_cpulist";
+    gpus.push_back({system_line(about, "GPU UUID"), cpu_list(system_line(near))});
   }
   return gpus;
 }
@@ -188,9 +172,8 @@ std::optional<std::string> visible_gpu(const World& world, const GpuChoice& choi
        fmt::format("{} processes for {} GPU{}: each needs a separate one", count, gpus,
                    gpus == 1 ? "" : "s"),
        fmt::format("rank {}", world.rank),
-       "Start as many processes as GPUs on each machine, share GPUs with "
-       "distributed.backend=gloo, or use no GPU with train.device=cpu or "
-       "CUDA_VISIBLE_DEVICES= in the environment");
+       "Start as many processes as GPUs on each machine, share GPUs with distributed.backend=gloo, "
+       "or use no GPU with train.device=cpu or CUDA_VISIBLE_DEVICES= in the environment");
 }
 
 void bind_process(const World& world, bool gpu, bool may_share) {

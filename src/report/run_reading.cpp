@@ -1,7 +1,6 @@
 #include "report/run_reading.h"
 
 #include <fmt/format.h>
-#include <toml++/toml.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -9,6 +8,7 @@
 
 #include "base/files.h"
 #include "base/printable.h"
+#include "recipe/toml_text.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -107,14 +107,9 @@ std::string last_part(const std::string& folder) {
 }  // namespace
 
 NamedTexts flatten_recipe(const std::string& text, const std::string& where) {
-  try {
-    NamedTexts keys;
-    flatten(toml::parse(text), "", keys);
-    return keys;
-  } catch (const toml::parse_error& error) {
-    fail(ErrorKind::kUsage, "not valid TOML: " + std::string(error.description()), where,
-         "Correct the line");
-  }
+  NamedTexts keys;
+  flatten(parse_toml(text, where), "", keys);
+  return keys;
 }
 
 RunReading read_run(Env& env, const std::string& folder) {

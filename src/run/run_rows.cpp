@@ -37,10 +37,9 @@ OptionRow monitor_row() {
   row.doc =
       "The metric for the best weights and early stopping, of each evaluation or of each training "
       "epoch: loss, or one that the task names. classify: accuracy and, for more than five "
-      "classes, "
-      "accuracy5. segment: iou (mean intersection over union) and accuracy. regress: r2 and mae. "
-      "multilabel: map (of evaluations) and f1. language: perplexity, bits_per_token (of a "
-      "vocabulary of bytes bpb) and accuracy. auto: the first of these in each evaluation, of "
+      "classes, accuracy5. segment: iou (mean intersection over union) and accuracy. regress: r2 "
+      "and mae. multilabel: map (of evaluations) and f1. language: perplexity, bits_per_token (of "
+      "a vocabulary of bytes bpb) and accuracy. auto: the first of these in each evaluation, of "
       "segment its accuracy. Lower is better for loss, mae, perplexity and bits; \"eval_loss:max\" "
       "says otherwise.";
   row.is_text = true;

@@ -68,8 +68,7 @@ void require_same_versions(const Checkpoint& saved, const std::vector<ObjectVers
     if (found != had.end() && found->second != object.digest)
       fail(ErrorKind::kData,
            "the training data have been replaced since the run to resume read them: their size, "
-           "ETag "
-           "or date has changed",
+           "ETag or date has changed",
            object.name,
            std::string("Put the old object back (and delete the folder lists of data.cache_dir, "
                        "where a bucket's list is kept for an hour); add --allow-changed-data to "

@@ -50,28 +50,29 @@ void warn_of_idle_gpu(const std::string& root) {
   if (!text.empty() && !warned.exchange(true)) print_warning(text);
 }
 
+// Empty if there is one.
+std::string why_no_kernel(const at::Device& device) {
+  if (!device.is_cuda()) return "the run is not on a GPU";
+  return has_finish_kernel() ? "" : "this build has no kernel for it";
+}
+
 AugmentDevice resolve_augment_device(AugmentDevice asked, const at::Device& device) {
-  const bool can = device.is_cuda() && has_finish_kernel();
-  if (asked == AugmentDevice::kCuda && !can)
-    fail(ErrorKind::kUsage,
-         device.is_cuda() ? "this build has no kernel for it" : "the run is not on a GPU",
-         "augment.device", "Set augment.device=auto");
+  const std::string problem = why_no_kernel(device);
+  if (asked == AugmentDevice::kCuda && !problem.empty())
+    fail(ErrorKind::kUsage, problem, "augment.device", "Set augment.device=auto");
   if (asked != AugmentDevice::kAuto) return asked;
-  return can ? AugmentDevice::kCuda : AugmentDevice::kCpu;
+  return problem.empty() ? AugmentDevice::kCuda : AugmentDevice::kCpu;
 }
 
 // REQUIRES: augment.device is resolved.
 DecodeDevice resolve_decode_device(const Recipe& recipe, const at::Device& device) {
   if (recipe.data.decode_device != DecodeDevice::kCuda) return DecodeDevice::kCpu;
-  const bool can = device.is_cuda() && has_finish_kernel();
-  if (!can || recipe.augment.device != AugmentDevice::kCuda)
-    fail(
-        ErrorKind::kUsage,
-        !device.is_cuda() ? "the run is not on a GPU"
-        : !can            ? "this build has no kernel for it"
-                          : "it needs augmentation on the GPU, and augment.device is cpu",
-        "data.decode_device=cuda",
-        can ? "Set augment.device=cuda, or data.decode_device=cpu" : "Set data.decode_device=auto");
+  const std::string problem = why_no_kernel(device);
+  if (!problem.empty())
+    fail(ErrorKind::kUsage, problem, "data.decode_device=cuda", "Set data.decode_device=auto");
+  if (recipe.augment.device != AugmentDevice::kCuda)
+    fail(ErrorKind::kUsage, "it needs augmentation on the GPU, and augment.device is cpu",
+         "data.decode_device=cuda", "Set augment.device=cuda, or data.decode_device=cpu");
   return DecodeDevice::kCuda;
 }
 

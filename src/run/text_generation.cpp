@@ -5,10 +5,10 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numeric>
 
+#include "base/text.h"
 #include "saturate/data/error.h"
 #include "saturate/data/random.h"
 
@@ -106,10 +106,8 @@ std::vector<int64_t> Vocabulary::tokens(const std::string& prompt) const {
   constexpr const char* kBlanks = " ,\t\n";
   for (size_t at = 0; (at = prompt.find_first_not_of(kBlanks, at)) != std::string::npos;) {
     const std::string word = prompt.substr(at, prompt.find_first_of(kBlanks, at) - at);
-    int64_t token = -1;
-    const char* const end = word.data() + word.size();
-    const auto parsed = std::from_chars(word.data(), end, token);
-    if (parsed.ptr != end || parsed.ec != std::errc() || token < 0 || token >= tokens_)
+    const int64_t token = parsed_number<int64_t>(word).value_or(-1);
+    if (token < 0 || token >= tokens_)
       fail_prompt("\"" + word + "\" is not a token, a number below " + std::to_string(tokens_),
                   "Write the prompt as numbers of the model's vocabulary, like \"17 4\"");
     found.push_back(token);

@@ -54,10 +54,6 @@ double GradScaler::value() const {
   return scale_.item<float>();
 }
 
-int64_t GradScaler::growth_tracker() const {
-  return growth_tracker_.item<int>();
-}
-
 std::vector<NamedTensor> GradScaler::state() const {
   return {{"scale", scale_}, {"growth_tracker", growth_tracker_}};
 }

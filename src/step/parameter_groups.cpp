@@ -2,10 +2,10 @@
 #include <fnmatch.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <set>
 
+#include "base/text.h"
 #include "recipe/option_row.h"
 #include "saturate/data/error.h"
 #include "saturate/optimizer.h"
@@ -37,14 +37,8 @@ std::vector<Factor> parse_factors(const std::vector<std::string>& texts) {
   std::vector<Factor> factors;
   for (const auto& text : texts) {
     const size_t equals = text.rfind('=');
-    double factor = 0;
-    bool good = equals != std::string::npos && equals > 0;
-    if (good) {
-      const char* end = text.data() + text.size();
-      const auto parsed = std::from_chars(text.data() + equals + 1, end, factor);
-      good = parsed.ec == std::errc() && parsed.ptr == end && factor >= 0 && factor <= kMostFactor;
-    }
-    if (!good)
+    const double factor = parsed_number<double>(text.substr(equals + 1)).value_or(-1);
+    if (equals == std::string::npos || equals == 0 || !(factor >= 0 && factor <= kMostFactor))
       fail(ErrorKind::kUsage, "\"" + text + "\" is not PATTERN=FACTOR", "optimizer.lr_factors",
            "Write it as \"fc.*=10\", the factor at least 0 and at most 1e30");
     factors.push_back({text.substr(0, equals), factor});

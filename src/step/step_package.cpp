@@ -7,7 +7,6 @@
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <set>
@@ -16,6 +15,7 @@
 #include "base/checksum.h"
 #include "base/files.h"
 #include "base/printable.h"
+#include "base/system_file.h"
 #include "model/model_files.h"
 #include "recipe/option_row.h"
 #include "saturate/data/error.h"
@@ -92,15 +92,8 @@ void compare_gradients(const json& gradients, const std::vector<NamedTensor>& pa
 }
 
 std::set<std::string> processor_features() {
-  std::ifstream file("/proc/cpuinfo");  // which has no size, so that Env cannot read it
-  std::set<std::string> features;
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with("flags")) continue;
-    std::istringstream words(line.substr(line.find(':') + 1));
-    features.insert(std::istream_iterator<std::string>(words), {});
-    break;
-  }
-  return features;
+  std::istringstream words(system_line("/proc/cpuinfo", "flags"));
+  return std::set<std::string>(std::istream_iterator<std::string>(words), {});
 }
 
 void compare_processor(const json& features, std::vector<std::string>& found) {

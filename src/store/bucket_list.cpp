@@ -1,11 +1,11 @@
 #include "store/bucket_list.h"
 
 #include <algorithm>
-#include <charconv>
 #include <unordered_set>
 #include <utility>
 
 #include "base/printable.h"
+#include "base/text.h"
 #include "saturate/data/error.h"
 #include "store/xml.h"
 
@@ -45,11 +45,9 @@ std::string url_decoded(const std::string& text, const std::string& where) {
 }
 
 uint64_t size_of(const std::string& text, const std::string& where) {
-  uint64_t size = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size())
-    fail_list("the list holds an object without a size", where);
-  return size;
+  const auto size = parsed_number<uint64_t>(text);
+  if (!size) fail_list("the list holds an object without a size", where);
+  return *size;
 }
 
 // The fields of a reply while it is read; keys are decoded at the end, when the encoding is known.

@@ -1,7 +1,7 @@
 // Which service of the cloud hands out credentials.
 #include <algorithm>
-#include <fstream>
 
+#include "base/system_file.h"
 #include "saturate/data/error.h"
 #include "store/credentials.h"
 #include "store/store_url.h"
@@ -28,19 +28,11 @@ void check_container_url(const std::string& url) {
        "AWS_CONTAINER_CREDENTIALS_FULL_URI", "Use https://");
 }
 
-// A file of /sys claims a size that its contents do not have, so that Env cannot read it.
-std::string line_of_sys(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 }  // namespace
 
 bool is_machine_of_ec2(const std::string& dmi) {
-  return line_of_sys(dmi + "/sys_vendor").starts_with("Amazon EC2") ||
-         line_of_sys(dmi + "/bios_version").find("amazon") != std::string::npos;
+  return system_line(dmi + "/sys_vendor").starts_with("Amazon EC2") ||
+         system_line(dmi + "/bios_version").find("amazon") != std::string::npos;
 }
 
 std::optional<CredentialService> find_web_identity(Env& env) {

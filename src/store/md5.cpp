@@ -45,14 +45,17 @@ void add_md_block(const std::byte* block, MdState& state) {
 
 }  // namespace
 
-std::string md5_hex(std::span<const std::byte> bytes) {
+std::array<std::byte, 16> md5(std::span<const std::byte> bytes) {
   MdState state = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476};
   for_each_block(bytes, std::endian::little,
                  [&](const std::byte* block) { add_md_block(block, state); });
+  return std::bit_cast<std::array<std::byte, 16>>(state);
+}
+
+std::string md5_hex(std::span<const std::byte> bytes) {
   std::string text;
-  for (const uint32_t word : state)
-    for (const int shift : {4, 0, 12, 8, 20, 16, 28, 24})
-      text += "0123456789abcdef"[word >> shift & 15];
+  for (const std::byte byte : md5(bytes))
+    for (const int shift : {4, 0}) text += "0123456789abcdef"[int(byte) >> shift & 15];
   return text;
 }
 

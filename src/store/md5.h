@@ -2,12 +2,14 @@
 // forgery.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <string>
 
 namespace saturate {
 
+std::array<std::byte, 16> md5(std::span<const std::byte> bytes);
 // In lower-case hexadecimal digits.
 std::string md5_hex(std::span<const std::byte> bytes);
 

@@ -261,8 +261,7 @@ void RangeClient::retry_later(const FetchPtr& fetch, const std::string& what, do
         fetch, ErrorKind::kRun,
         "no answer in data.timeout_s = " + decimal_text(options_.timeout_s, 0) + " s and " +
             std::to_string(fetch->attempts) + " attempts; the last one: " + what,
-        "Check the network and the store, then run again, with --resume if there is a "
-        "checkpoint");
+        "Check the network and the store, then run again, with --resume if there is a checkpoint");
   // However long the server asks to wait, the last attempt is made before the time limit.
   const double delay = std::min(std::max(own, least_s), left);
   if ((fetch->attempts == kTriesBeforeWarning || delay > kLongPause) &&

@@ -311,8 +311,7 @@ struct Transfers::State {};
 
 Transfers::Transfers(Env&, int) {
   fail(ErrorKind::kUsage,
-       "this saturate was built without libcurl, so it reads no http(s)://, "
-       "s3:// or gs://",
+       "this saturate was built without libcurl, so it reads no http(s)://, s3:// or gs://",
        "data.source",
        "Build it again after apt install libcurl4-openssl-dev (tools/setup.sh does so)");
 }

@@ -39,15 +39,6 @@ void set_body(HttpRequest& request, std::shared_ptr<const std::vector<std::byte>
   request.headers.push_back("Content-Type: application/octet-stream");
 }
 
-// RFC 1864.
-std::string md5_header(std::span<const std::byte> bytes) {
-  const std::string hex = md5_hex(bytes);
-  std::vector<std::byte> digest;
-  for (size_t i = 0; i < hex.size(); i += 2)
-    digest.push_back(std::byte(parsed_number<uint8_t>(hex.substr(i, 2), 16).value()));
-  return "Content-MD5: " + base64(digest);
-}
-
 void print_info(const std::string& name, const std::string& text) {
   print_log(LogLevel::kInfo, "saturate", printable(name + ": " + text));
 }
@@ -96,10 +87,9 @@ std::optional<uint64_t> Upload::size_there() {
   if (reply.status == 404) return std::nullopt;
   if (reply.status == 416) return 0;
   if (reply.status == 403 && error_code_of(reply) == "AccessDenied")
-    fail(
-        ErrorKind::kData, "cannot tell whether the object exists: the server answered 403", name_,
-        "Grant these keys s3:GetObject and s3:ListBucket: without the latter, S3 denies access to "
-        "an object that does not exist");
+    fail(ErrorKind::kData, "cannot tell whether the object exists: the server answered 403", name_,
+         "Grant these keys s3:GetObject and s3:ListBucket: without the latter, S3 denies access to "
+         "an object that does not exist");
   require_good(call, reply, "read the object");
   const std::string range = reply.header("content-range");
   uint64_t size = 0;
@@ -236,7 +226,8 @@ bool Upload::is_there(size_t number, std::span<const std::byte> bytes) const {
 HttpReply Upload::put(const std::string& query, const Bytes& bytes) {
   HttpCall call = call_of("PUT", query);
   set_body(call.request, bytes);
-  call.request.headers.push_back(md5_header(*bytes));  // buckets with Object Lock require it
+  // RFC 1864; buckets with Object Lock require it.
+  call.request.headers.push_back("Content-MD5: " + base64(md5(*bytes)));
   call.retry_s = store_->options().timeout_s;
   call.request.timeout_s = std::max(call.retry_s, double(bytes->size()) / kLeastRate);
   HttpReply reply = store_->calls().call(call);

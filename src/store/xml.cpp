@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -153,12 +153,9 @@ class XmlParser {
       name.remove_prefix(1);
       const int base = name.starts_with('x') ? 16 : 10;
       if (base == 16) name.remove_prefix(1);
-      uint32_t code = 0;
-      const auto parsed = std::from_chars(name.data(), name.data() + name.size(), code, base);
+      const uint32_t code = parsed_number<uint32_t>(name, base).value_or(0);
       const bool is_surrogate = code >= 0xd800 && code < 0xe000;
-      if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size() || code == 0 ||
-          code > 0x10ffff || is_surrogate)
-        refuse();
+      if (code == 0 || code > 0x10ffff || is_surrogate) refuse();
       append_utf8(code, value);
     }
     at_ = end + 1;

@@ -10,20 +10,17 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/system_file.h"
 #include "base/thread_pool.h"
 
 namespace saturate {
 namespace {
 
 std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(file, line))
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-  return "n/a";
+  const std::string name = system_line("/proc/cpuinfo", "model name");
+  return name.empty() ? "n/a" : name;
 }
 
 std::string gpus() {

@@ -10,13 +10,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <vector>
 
 #include "base/cgroup.h"
 #include "base/mutex.h"
+#include "base/system_file.h"
 #include "trace/cuda_calls.h"
 #include "trace/kept_blocks.h"
 
@@ -25,13 +25,12 @@ namespace {
 
 // Bytes of the machine, or of a control group (a container, or a job) that may use less.
 int64_t host_memory() {
-  int64_t least = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  auto least = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
   for (const std::string& folder : cgroup_folders()) {
-    std::ifstream file(folder + "/memory.max");
-    int64_t limit = 0;  // stays 0 if the file has "max"
-    if (file >> limit && limit > 0) least = std::min(least, limit);
+    const uint64_t limit = system_number(folder + "/memory.max");
+    if (limit > 0) least = std::min(least, limit);
   }
-  return least;
+  return int64_t(least);
 }
 
 // Kept blocks are not freed, so AddressSanitizer cannot detect their use after free.

@@ -1,15 +1,14 @@
 #include "trace/trace_window.h"
 
-#include <charconv>
+#include <algorithm>
 
+#include "base/text.h"
 #include "recipe/option_row.h"
 
 namespace saturate {
 
 int64_t positive_number(std::string_view text) {
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() && number > 0 ? number : 0;
+  return std::max<int64_t>(0, parsed_number<int64_t>(text).value_or(0));
 }
 
 TraceWindow parse_trace(const std::string& text, const std::string& where) {
