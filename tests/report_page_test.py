@@ -256,6 +256,14 @@ class ReportPage(ReportPages):
         self.assertLess(shown.bounding_box()["height"], 160)
         self.screenshot(page, "long-phone")
 
+    def test_tensors_are_counted_as_samples(self):
+        self.assertIn("50\u202fsamples/s", self.open("table").locator(".cards").inner_text())
+        self.assertNotIn("images", self.open("table").locator("main").inner_text())
+        self.assertIn("50\u202fimages/s", self.open("far").locator(".cards").inner_text())
+
+    def test_the_settings_of_all_rungs_are_shown(self):
+        self.assertIn("All rungs with train.batch=512", self.open("ladder.json").locator("#ladders").inner_text())
+
     def test_wide_tables_are_printed_whole(self):
         page = self.open("full")
         page.emulate_media(media="print")

@@ -200,7 +200,7 @@ RunFolder asked_folder(Env& env, const FolderRequest& request) {
 }
 
 // The last part of a folder's absolute path.
-std::string name_of(const std::filesystem::path& folder) {
+std::string folder_name(const std::filesystem::path& folder) {
   return std::filesystem::absolute(folder / ".")
       .lexically_normal()
       .parent_path()
@@ -233,7 +233,7 @@ std::string run_folder_of(Env& env, const std::string& path) {
   if (is_folder && (!has_files || has_checkpoint(env, path))) return path;
   const std::filesystem::path given = path;
   const std::filesystem::path inner = is_folder ? given : given.parent_path();
-  if (name_of(inner) != "checkpoints") return "";
+  if (folder_name(inner) != "checkpoints") return "";
   // A relative path may begin inside the run folder.
   const auto folder = (inner / "..").lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).string();
