@@ -12,8 +12,8 @@
 namespace saturate {
 
 struct RunFigures {
-  // Of the weights that the run ended with, or of the last evaluation; training's if there was
-  // none.
+  // The last evaluation's, or those of the weights that the run ended with; training's if there was
+  // no evaluation.
   std::optional<double> accuracy, accuracy5, mean_iou, loss;
   std::vector<MetricValue> values;  // the task's other metrics
   bool held_out = false;
