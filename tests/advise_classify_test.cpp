@@ -4,51 +4,15 @@
 #include <array>
 
 #include "advise/diagnose.h"
+#include "tests/classify_testing.h"
 
 namespace saturate {
 namespace {
 
-Gain gain(double ratio, double spread = 0.02) {
-  return {ratio, ratio - spread, ratio + spread};
-}
-
-WhatIf what_if(Cause cause, double ratio, const std::string& setting = "a.b=1") {
-  WhatIf made;
-  made.cause = cause;
-  made.settings = {setting};
-  made.gain = gain(ratio);
-  return made;
-}
-
-// Input gives 200 images/s, compute alone 1000; one of four cores is in use.
-Measurements input_bound(std::vector<WhatIf> what_ifs) {
-  Measurements found;
-  found.rate = 198;
-  found.compute_rate = 1000;
-  found.input_rate = 200;
-  found.without_input = gain(5);
-  found.input_alone = gain(1.01);
-  found.phases.seconds[size_t(Phase::kWait)] = 0.8;
-  found.phases.seconds[size_t(Phase::kForward)] = 0.2;
-  found.cores_used = 1.2;
-  found.cores = 4;
-  found.batch = 32;
-  found.what_ifs = std::move(what_ifs);
-  return found;
-}
-
-// Compute is the bottleneck.
-Measurements computing(std::vector<WhatIf> what_ifs) {
-  Measurements found = input_bound(std::move(what_ifs));
-  found.rate = 970;
-  found.input_rate = 5000;
-  found.without_input = gain(1.03);
-  found.input_alone = gain(5);
-  found.phases = {};
-  found.phases.seconds[size_t(Phase::kForward)] = 1;
-  found.cores_used = 3.9;
-  return found;
-}
+using testing::computing;
+using testing::gain;
+using testing::input_bound;
+using testing::what_if;
 
 Cause cause_of(const Measurements& found) {
   return classify(found).cause;
@@ -187,16 +151,6 @@ TEST(Classify, SavesOutsideMeasurementsAreCounted) {
   EXPECT_EQ(diagnosis.fixes[0].text(), "debug.off=[]");
   EXPECT_DOUBLE_EQ(diagnosis.fixes[0].gain->ratio, 3);
   EXPECT_EQ(diagnosis.fixes[1].text(), "checkpoint.every=200");
-}
-
-TEST(Classify, NamesTheCostOfEachWayToSaveMemory) {
-  const auto summary = [](const std::string& setting) {
-    return classify(computing({what_if(Cause::kMemory, 2, setting)})).summary;
-  };
-  EXPECT_TRUE(summary("train.checkpoint_segments=0").starts_with("Activations are recomputed"));
-  EXPECT_TRUE(summary("train.accumulate=1").starts_with("The batch is split into micro-batches"));
-  EXPECT_TRUE(summary("debug.off=[]").starts_with("Memory is freed"));
-  EXPECT_TRUE(summary("train.batch=32").starts_with("The batch is larger"));
 }
 
 TEST(Classify, SaysThatNoChangeIsWorthMaking) {

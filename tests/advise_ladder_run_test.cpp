@@ -207,9 +207,21 @@ TEST(LadderReport, OneRoundHasNoInterval) {
   const Ladder ladder = make_ladder({"a", "b"});
   const LadderResult result = run(ladder, measurer, 1);
   const auto json = nlohmann::json::parse(ladder_json(ladder, result, {}));
-  EXPECT_EQ(json["rungs"][1]["high"], nullptr);
+  for (const char* key : {"low", "high", "low_previous", "high_previous"})
+    EXPECT_EQ(json["rungs"][1][key], nullptr) << key;
   EXPECT_NE(format_ladder(ladder, result).find("+50.0 %"), std::string::npos);
   EXPECT_EQ(format_ladder(ladder, result).find("inf"), std::string::npos);
+}
+
+TEST(LadderReport, TensorsAreCountedAsSamples) {
+  ScriptedMeasurer measurer;
+  measurer.rates = {{100}, {150}};
+  const Ladder ladder = make_ladder({"a", "b"});
+  LadderResult result = run(ladder, measurer, 1);
+  EXPECT_NE(format_ladder(ladder, result).find("images/s"), std::string::npos);
+  result.rungs[0].rounds[0].unit = "samples";
+  EXPECT_NE(format_ladder(ladder, result).find("samples/s"), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(ladder_json(ladder, result, {}))["unit"], "samples");
 }
 
 TEST(LadderReport, MarkdownRowsHaveAsManyCellsAsTheHeader) {
@@ -245,6 +257,7 @@ TEST(RungWire, TransmitsTimingsAndErrors) {
   timing.steps.phases.seconds[2] = 0.125;
   timing.memory_peak_bytes = int64_t{1} << 40;
   timing.tensor_peak_bytes = 7;
+  timing.unit = "samples";
   const RungTiming back = nlohmann::json::parse(nlohmann::json(timing).dump());
   EXPECT_EQ(back.steps.steps, 3);
   EXPECT_EQ(back.steps.samples, 96);
@@ -253,6 +266,7 @@ TEST(RungWire, TransmitsTimingsAndErrors) {
   EXPECT_EQ(back.steps.phases.seconds, timing.steps.phases.seconds);
   EXPECT_EQ(back.memory_peak_bytes, int64_t{1} << 40);
   EXPECT_EQ(back.tensor_peak_bytes, 7);
+  EXPECT_EQ(back.unit, "samples");
 
   const Error sent = error_of([] { fail(ErrorKind::kData, "what", "where", "Try"); });
   const Error found = error_of([&] { throw_from_json(to_json(sent)); });

@@ -106,6 +106,21 @@ std::string tried_in(const Tuning& tuning) {
   return text;
 }
 
+// Each step saves for 200 ms: the only diagnosis has time for the recipe itself, and no change.
+TEST(Tune, TooLittleTimeIsUndecided) {
+  const TempDir dir;
+  FaultEnv env(Env::posix());
+  env.delay({FileOp::kSync, "checkpoints"}, 200'000'000, 200'000'000);
+  const auto tuning = tune(
+      env, small_recipe({"checkpoint.every=1 step", "debug.off=background", "train.epochs=0.5"}),
+      options_in(dir, 0.1, 3));
+  ASSERT_TRUE(tuning);
+  EXPECT_TRUE(tuning->steps.empty()) << tried_in(*tuning);
+  EXPECT_TRUE(tuning->undecided);
+  EXPECT_EQ(tuning->unit, "images");
+  EXPECT_EQ(tuning->samples, 200) << "of half an epoch";
+}
+
 // A change of the training is faster, but is rejected, whatever the loss.
 TEST(Tune, RejectsChangesThatWorsenTheLoss) {
   SATURATE_NEEDS_TIME();

@@ -142,6 +142,9 @@ TEST_F(CommandErrors, AStartThatFailsLeavesNothing) {
     expect_error(run_saturate(command + (dir / "a/b/run"), before), 3, {"no such folder"});
     EXPECT_FALSE(std::filesystem::exists(dir / "a")) << before;
   }
+  expect_error(run_saturate("train " + write_small_recipe(dir, missing), "cd " + dir.path() + ";"),
+               3, {"no such folder"});
+  EXPECT_FALSE(std::filesystem::exists(dir / "runs"));
   std::filesystem::create_directory(dir / "kept");
   expect_error(run_saturate(command + (dir / "x/../kept/y")), 3, {"no such folder"});
   EXPECT_TRUE(std::filesystem::is_empty(dir / "kept")) << "it was there before";

@@ -1,6 +1,7 @@
 // A new user's commands, and their output.
 #include <gtest/gtest.h>
 
+#include "base/printable.h"
 #include "tests/app_testing.h"
 
 namespace saturate::testing {
@@ -191,6 +192,9 @@ TEST_F(FirstHour, SeveralProcessesCountEveryImageOnce) {
                    " --set train.epochs=1 data.threads=1");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_TRUE(holds(result.err, "1 thread in each of 3 processes")) << result.err;
+  const auto next = next_lines(result.out);
+  ASSERT_FALSE(next.empty()) << result.out;
+  EXPECT_TRUE(next[0].starts_with(shell_word(kCommand) + " report ")) << next[0];
   const auto one = nlohmann::json::parse(read_text(dir / "one/classes.json"));
   const auto kept = nlohmann::json::parse(read_text(dir / "run/classes.json"));
   int64_t cells = 0, correct = 0;

@@ -63,11 +63,16 @@ TEST_F(LadderCommand, MeasuresRungsThatCanRunAndNamesTheOthers) {
 }
 
 TEST_F(LadderCommand, SweepsOverAGridAndAFailingPointIsSkipped) {
-  const CommandResult result = run_saturate(
-      "sweep " + recipe + kQuick +
-      " --over train.batch=10,20 --over train.memory_gb=0,0.0005 --json " + (dir / "s.json"));
+  const CommandResult result =
+      run_saturate("sweep " + recipe + kQuick + " --set optimizer.momentum=0.5" +
+                   " --over train.batch=10,20 --over train.memory_gb=0,0.0005 --json " +
+                   (dir / "s.json") + " --markdown " + (dir / "s.md"));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const json rungs = json::parse(read_text(dir / "s.json"))["rungs"];
+  const json found = json::parse(read_text(dir / "s.json")), rungs = found["rungs"];
+  EXPECT_EQ(found["set"], json::array({"optimizer.momentum=0.5"}));
+  EXPECT_EQ(found["unit"], "images");
+  EXPECT_NE(read_text(dir / "s.md").find("All rungs with `optimizer.momentum=0.5`."),
+            std::string::npos);
   ASSERT_EQ(rungs.size(), 4u);
   EXPECT_EQ(rungs[1]["name"], "train.batch=10 train.memory_gb=0.0005");
   EXPECT_EQ(rungs[2]["set"], json({"train.batch=20", "train.memory_gb=0"}));

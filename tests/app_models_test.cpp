@@ -130,6 +130,14 @@ TEST_F(ModelCommand, ExportWritesTheWeightsThatEvalUses) {
   EXPECT_EQ(averaged.metadata.at("format"), "pt");
   EXPECT_EQ(averaged.metadata.at("model"), "simple_cnn");
   EXPECT_EQ(nlohmann::json::parse(averaged.metadata.at("classes")).size(), 10u);
+
+  const std::string unnamed = "export " + (dir / "run") + " --format safetensors",
+                    here = "cd '" + dir.path() + "';", path = dir / "simple_cnn.safetensors";
+  EXPECT_EQ(run_saturate(unnamed, here).exit_code, 0);
+  const std::string before = read_text(path);
+  EXPECT_FALSE(before.empty());
+  expect_error(run_saturate(unnamed + " --plain", here), 2, {"the file exists", "--out"});
+  EXPECT_EQ(read_text(path), before) << "it may be of trained weights that nobody named";
 }
 
 // Here the highest loss is the best, so that an early checkpoint is the best.

@@ -109,6 +109,28 @@ TEST_F(Restarts, AutoWithoutAFolderResumesTheNewestRun) {
   expect_steps(dir / "runs/small-10", 20);
 }
 
+TEST_F(Restarts, AutoKeepsTheRecordsOfAnEndedRunWithoutCheckpoints) {
+  ASSERT_EQ(train("run").exit_code, 0);
+  const std::string run = dir / "run";
+  std::filesystem::remove_all(run + "/checkpoints");
+  const auto before = folder_contents(run);
+  expect_error(run_saturate("train " + recipe + " --resume=auto --out " + run), 2,
+               {"its checkpoints are gone", run, "another --out"});
+  EXPECT_EQ(folder_contents(run), before);
+}
+
+TEST_F(Restarts, EachOfSeveralRunsThatStartTogetherHasAFolder) {
+  write_file(dir / "all.sh",
+             fmt::format("for i in 1 2 3 4 5 6; do\n"
+                         "  '{}' train '{}' --set seed=$i train.epochs=0.1 2>log$i &\n"
+                         "  all=\"$all $!\"\ndone\n"
+                         "for one in $all; do wait $one || exit 1; done\n",
+                         kCommand, recipe));
+  const std::string command = "cd '" + dir.path() + "' && sh all.sh >/dev/null </dev/null";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(run_folders().size(), 6u);
+}
+
 TEST_F(Restarts, ALostOrDamagedRecipeIsReadFromTheCheckpoint) {
   ASSERT_EQ(train("run", {"train.epochs=1", "optimizer.lr=0.02"}).exit_code, 0);
   const std::string run = dir / "run", path = run + "/recipe.toml", good = read_text(path);

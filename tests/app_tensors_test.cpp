@@ -60,6 +60,7 @@ TEST(TensorCommands, ATableIsTrainedEvaluatedAndExported) {
   const CommandResult report = run_saturate("report " + run + " --out " + (dir / "r.html"));
   ASSERT_EQ(report.exit_code, 0) << report.err;
   EXPECT_NE(testing::read_text(dir / "r.html").find("\"r2\":["), std::string::npos);
+  EXPECT_NE(testing::read_text(dir / "r.html").find("\"unit\":\"samples\""), std::string::npos);
 }
 
 TEST(TensorCommands, APackedTableTrainsWithTheSameLosses) {

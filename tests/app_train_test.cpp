@@ -147,6 +147,34 @@ TEST_F(TrainCommand, ACheckpointIsFoundFromAPathInsideTheRun) {
   }
 }
 
+TEST_F(TrainCommand, ARecipeInTheFolderIsNotReplaced) {
+  const std::string own = dir / "exp/recipe.toml";
+  write_file(own, "# mine\n" + read_text(recipe));
+  for (const std::string more : {"", " --resume=auto"})
+    expect_error(run_saturate("train " + own + " --out " + (dir / "exp") + more), 2,
+                 {"holds a recipe.toml", dir / "exp", "another --out"});
+  EXPECT_TRUE(read_text(own).starts_with("# mine\n"));
+  EXPECT_EQ(folder_contents(dir / "exp").size(), 1u);
+}
+
+TEST_F(TrainCommand, ACheckpointInNoRunsFolderNeedsOut) {
+  ASSERT_EQ(train("run", {"debug.off=background"}).exit_code, 0);
+  const std::string name = "step-00000010.safetensors", saved = dir / "project/saved";
+  std::filesystem::create_directories(saved);
+  std::filesystem::copy_file(dir / ("run/checkpoints/" + name), saved + "/" + name);
+  write_file(dir / "project/recipe.toml", "not the run's");
+  for (const std::string& path : {saved, saved + "/" + name})
+    expect_error(run_saturate("train --resume " + path), 2, {"in no run's folder", path, "--out"});
+  expect_error(run_saturate("train --resume " + name, "cd '" + saved + "';"), 2,
+               {"in no run's folder"});
+  EXPECT_EQ(folder_contents(dir / "project").size(), 2u);
+  const CommandResult resumed =
+      run_saturate("train --resume " + saved + "/" + name + " --out " + (dir / "new"));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(resumed.err.find("cannot be used"), std::string::npos) << resumed.err;
+  EXPECT_EQ(read_metrics(dir / "new").back()["step"], 20);
+}
+
 TEST_F(TrainCommand, ARunThatHadEndedMakesNoOtherFolder) {
   ASSERT_EQ(train("run").exit_code, 0);
   const CommandResult again =

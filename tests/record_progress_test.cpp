@@ -4,7 +4,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <stdexcept>
 #include <string>
@@ -143,11 +145,38 @@ TEST(FormatLoss, HasFourDecimalsUpToAMillion) {
   EXPECT_EQ(format_loss(std::numeric_limits<double>::quiet_NaN()), "nan");
 }
 
+TEST(Progress, ATerminalWithoutEscapesGetsPlainLines) {
+  const char* const set = std::getenv("TERM");
+  const std::string before = set ? set : "dumb";
+  for (const char* kind : {"xterm", "dumb", ""}) {
+    setenv("TERM", kind, 1);
+    Terminal terminal(80);
+    Progress progress(Env::posix(), "train", "steps", 100, Progress::Style::kAuto, terminal.stream);
+    progress.update(1, kDetails);
+    progress.note("a line");
+    const std::string text = terminal.written();
+    EXPECT_EQ(text.find('\x1b') != std::string::npos, kind == std::string("xterm")) << kind;
+    EXPECT_TRUE(text.ends_with("a line\r\n")) << text;
+  }
+  setenv("TERM", before.c_str(), 1);
+}
+
+TEST(Progress, AWarningHasItsLevelInJson) {
+  Terminal terminal(80);
+  Progress progress(Env::posix(), "train", "steps", 100, Progress::Style::kSilent, terminal.stream);
+  setenv(kLogFormatVariable, "json", 1);
+  progress.warn("it was not saved");
+  unsetenv(kLogFormatVariable);
+  const auto line = nlohmann::json::parse(terminal.written());
+  EXPECT_EQ(line["level"], "warning");
+  EXPECT_EQ(line["message"], "it was not saved");
+}
+
 TEST(ProgressWidth, NotesAreMadePrintable) {
   Terminal terminal(80);
   Progress progress(Env::posix(), "train", "steps", 100, Progress::Style::kSilent, terminal.stream);
   progress.warn("class \x9b\x32J\u202e");
-  EXPECT_EQ(terminal.written(), "class \\x9b2J\\xe2\\x80\\xae\r\n");
+  EXPECT_EQ(terminal.written(), "saturate: warning: class \\x9b2J\\xe2\\x80\\xae\r\n");
 }
 
 }  // namespace

@@ -1,11 +1,10 @@
-// The figures of a run, the report's JSON document, and the page's safety.
+// The report's JSON document, and the page's safety.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "report/report.h"
-#include "report/run_figures.h"
 #include "saturate/data/recipe.h"
 #include "tests/report_testing.h"
 
@@ -14,110 +13,10 @@ namespace {
 
 using nlohmann::json;
 using testing::data_of_page;
-using testing::line_of;
+using testing::kTwoEpochs;
 using testing::RunFolder;
 using testing::step_line;
-using testing::TempDir;
 using testing::write_file;
-
-using RunFiguresTest = RunFolder;
-
-// Steps from 1 s to 3 s and, after an evaluation until 5 s, from 6 s to 8 s; the end at 9 s.
-const std::string kTwoEpochs = step_line(10, 3, 0.5, 1.5) + line_of("eval", 10, 5, 0.7) +
-                               step_line(20, 8, 1, 1) + line_of("eval", 20, 8.5, 0.6) +
-                               line_of("end", 20, 9, 0.6);
-
-TEST_F(RunFiguresTest, TimeSpansAreContiguousAndIncludeEvaluation) {
-  const auto spans = time_spans(read(kTwoEpochs));
-  double now = 0, evaluation = 0, other = 0;
-  for (const auto& span : spans) {
-    EXPECT_EQ(span.begin_s, now);
-    EXPECT_NEAR(span.phases.total(), span.end_s - span.begin_s, 1e-12);
-    now = span.end_s;
-    evaluation += span.phases[Phase::kEvaluation];
-    other += span.phases[Phase::kOther];
-  }
-  EXPECT_EQ(now, 9);
-  EXPECT_DOUBLE_EQ(evaluation, 2.5);
-  EXPECT_DOUBLE_EQ(other, 1 + 1 + 0.5);  // set-up, before the second epoch, at the end
-}
-
-TEST_F(RunFiguresTest, EvenSpansHaveTheSameTime) {
-  const auto spans = time_spans(read(kTwoEpochs));
-  for (const int count : {1, 7, 90}) {
-    const auto even = even_spans(spans, count);
-    ASSERT_EQ(even.size(), size_t(count));
-    PhaseTimes sum;
-    for (const auto& span : even) {
-      EXPECT_NEAR(span.phases.total(), 9.0 / count, 1e-9);
-      for (size_t i = 0; i < sum.seconds.size(); ++i) sum.seconds[i] += span.phases.seconds[i];
-    }
-    EXPECT_NEAR(sum[Phase::kWait], 1.5, 1e-9);
-    EXPECT_NEAR(sum[Phase::kForward], 2.5, 1e-9);
-    EXPECT_NEAR(sum[Phase::kEvaluation], 2.5, 1e-9);
-  }
-}
-
-TEST_F(RunFiguresTest, TheNetworksPartOfTheWaitIsSummedAndShown) {
-  std::string lines;
-  for (const int step : {10, 20}) {
-    MetricsRecord record = from_json_line(step_line(step, step / 5.0, 0.5, 1.5)).value();
-    record.phases->network_wait = 0.25;
-    lines += to_json_line(record) + "\n";
-  }
-  const std::vector<RunReading> runs = {read(lines)};
-  EXPECT_NEAR(figures_of(runs[0]).phases->network_wait, 0.5, 1e-12);
-  EXPECT_EQ(report_data(runs, {})["runs"][0]["figures"]["network_wait_s"], 0.5);
-  EXPECT_EQ(figures_of(read(kTwoEpochs)).phases->network_wait, 0) << "as of an older file";
-}
-
-TEST_F(RunFiguresTest, ClosingFiguresAreThoseOfTheLastRecords) {
-  const RunFigures figures = figures_of(read(kTwoEpochs));
-  EXPECT_TRUE(figures.held_out);
-  EXPECT_EQ(figures.accuracy, 0.6);
-  EXPECT_EQ(figures.best_accuracy, 0.7);
-  EXPECT_EQ(figures.time_s, 9);
-  EXPECT_EQ(figures.steps, 20);
-  EXPECT_EQ(figures.images_per_s, 50);
-  EXPECT_NEAR(figures.phases->total(), 9, 1e-9);
-}
-
-TEST_F(RunFiguresTest, AResumedRunsPhasesIncludeEarlierProcesses) {
-  MetricsRecord end;
-  end.kind = "end";
-  end.step = 20;
-  end.time_s = 9;
-  end.phases.emplace().seconds[size_t(Phase::kForward)] = 4;
-  const std::string steps = step_line(10, 3, 0.5, 1.5) + step_line(20, 8, 1, 1);
-  EXPECT_NEAR((*figures_of(read(steps + to_json_line(end) + "\n")).phases)[Phase::kForward], 2.5,
-              1e-9);
-  end.phases->seconds[size_t(Phase::kForward)] = 9;
-  EXPECT_NEAR((*figures_of(read(steps + to_json_line(end) + "\n")).phases)[Phase::kForward], 9,
-              1e-9);
-}
-
-TEST(Thinned, PointsAreMeansWeightedBySteps) {
-  std::vector<MetricsRecord> records(4);
-  const int steps[] = {10, 20, 30, 35};
-  for (size_t i = 0; i < 4; ++i) {
-    records[i].step = steps[i];
-    records[i].loss = double(i);
-    records[i].memory_peak_bytes = int64_t(100 - i);
-  }
-  records[0].loss.reset();
-  const auto fewer = thinned(records, 2);
-  ASSERT_EQ(fewer.size(), 2u);
-  EXPECT_EQ(fewer[0].step, 20);
-  EXPECT_EQ(fewer[0].loss, 1);  // one value, since the other is unknown
-  EXPECT_EQ(fewer[0].memory_peak_bytes, 100);
-  EXPECT_EQ(fewer[1].step, 35);
-  EXPECT_DOUBLE_EQ(*fewer[1].loss, (2 * 10 + 3 * 5) / 15.0);
-  EXPECT_EQ(thinned(records, 4).size(), 4u);
-  records[2].values = {{"r2", 0.5}};  // the last one has none
-  EXPECT_TRUE(thinned(records, 2)[0].values.empty());
-  ASSERT_EQ(thinned(records, 2)[1].values.size(), 1u);
-  EXPECT_EQ(thinned(records, 2)[1].values[0].value, 0.5);
-}
 
 class ReportTest : public RunFolder {
  protected:
@@ -179,6 +78,17 @@ TEST_F(ReportTest, NumbersAreNeitherRoundedNorScaled) {
   EXPECT_EQ(shown["figures"]["loss"], 1.0 / 7);
   write_file(dir / "run/metrics.jsonl", step_line(10, 1, 0, 0, 1.7e308));
   EXPECT_TRUE(run("run")["steps"]["loss"].is_null()) << "no axis can end above it";
+}
+
+TEST_F(ReportTest, TensorsAreCountedAsSamples) {
+  write_file(dir / "run/metrics.jsonl", kTwoEpochs);
+  EXPECT_EQ(run("run")["unit"], "images");
+  write_file(dir / "run/recipe.toml", "[augment]\nsize = 224\n");
+  EXPECT_EQ(run("run")["unit"], "images");
+  write_file(dir / "run/recipe.toml", "[augment]\nsize = 0\n");
+  EXPECT_EQ(run("run")["unit"], "samples");
+  write_file(dir / "run/recipe.toml", "[augment]\nsize = 16\n[model]\nname = 'unet3d'\n");
+  EXPECT_EQ(run("run")["unit"], "samples") << "crops of volumes";
 }
 
 TEST_F(ReportTest, AMetricThatTheLastRecordLacksIsShown) {

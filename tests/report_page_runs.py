@@ -84,7 +84,7 @@ def write_ladder(path, name="a ladder"):
               "phases": {"wait": 0.2, "forward": 0.25, "backward": 0.45, "optimizer": 0.1},
               "skipped": None, "seed_figure": "2x"},
              {"name": "gpu", "steps_per_s": None, "skipped": f"needs a GPU {name}"}]
-    path.write_text(json.dumps({"title": name, "rungs": rungs}))
+    path.write_text(json.dumps({"title": name, "set": ["train.batch=512"], "rungs": rungs}))
 
 
 def write_records(folder, *records):
@@ -114,6 +114,8 @@ def write_all(folder):
     write_records(folder / "damaged", ("step", step), (3, {}))
     own = {"iou:road": 0.25, "totals": 3.0, "ladder": 4.0, "memory": 5.0}
     write_records(folder / "own", ("step", {**step, "memory_peak_bytes": 3 << 29, "metrics": [*own], **own}))
+    write_records(folder / "table", ("step", step))
+    (folder / "table/recipe.toml").write_text('[augment]\nsize = 0\n[model]\nname = "mlp"\n')
     write_records(folder / "hot", ("step", {**step, "telemetry": {"cores": 1.25, "gpu_busy": 0.42,
                                                                    "throttle_reasons": "<heat>"}}))
     write_records(folder / "gpu", ("step", {**step, "device_phases": {"forward": 0.75}}),

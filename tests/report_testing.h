@@ -36,6 +36,11 @@ inline std::string line_of(const std::string& kind, int step, double time_s, dou
   return to_json_line(record) + "\n";
 }
 
+// Steps from 1 s to 3 s and, after an evaluation until 5 s, from 6 s to 8 s; the end at 9 s.
+inline const std::string kTwoEpochs = step_line(10, 3, 0.5, 1.5) + line_of("eval", 10, 5, 0.7) +
+                                      step_line(20, 8, 1, 1) + line_of("eval", 20, 8.5, 0.6) +
+                                      line_of("end", 20, 9, 0.6);
+
 // The document inside a report's page: up to the first end tag, as a browser reads it.
 inline nlohmann::json data_of_page(const std::string& page) {
   const std::string tag = "<script type=\"application/json\" id=\"report-data\">";

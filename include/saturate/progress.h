@@ -22,7 +22,7 @@ std::string format_duration(std::optional<double> seconds);
 class Progress {
  public:
   enum class Style {
-    kAuto,   // kBar if `stream` is a terminal, else kLines
+    kAuto,   // kBar if `stream` is a terminal that can redraw a line, else kLines
     kBar,    // one line, redrawn at most ten times a second; the cursor stays at its beginning
     kLines,  // at most one line every ten seconds
     kSilent,
@@ -43,7 +43,7 @@ class Progress {
   void finish() { erase(); }
   // A permanent line above the bar; made printable.
   void note(const std::string& line);
-  // The same, also with kSilent.
+  // The same as a warning, "saturate: warning: LINE"; also with kSilent.
   void warn(const std::string& line);
   // Starts the clock for the remaining time at `done`: work of an earlier run does not count for
   // this run's speed.
@@ -54,6 +54,8 @@ class Progress {
   std::string line(size_t width);
   void draw(const char* end);
   void erase();
+  // Above the bar.
+  void write(const std::string& line);
 
   Env& env_;
   std::string title_, unit_;

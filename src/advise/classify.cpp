@@ -188,8 +188,8 @@ std::string gain_text(const Gain& gain) {
 }
 
 std::string limits_text(const Measurements& found) {
-  return fmt::format("compute alone does {:.0f} images/s and input alone {:.0f}",
-                     found.compute_rate, found.input_rate);
+  return fmt::format("compute alone does {:.0f} {}/s and input alone {:.0f}", found.compute_rate,
+                     found.unit, found.input_rate);
 }
 
 // The network's part of the steps' wait; empty if there is none.
@@ -257,17 +257,33 @@ std::string summary_of_group(const Diagnosis& diagnosis, const Measurements& fou
                             fix.gain->ratio);
 }
 
-// For a setting that saves memory, its own cost.
-std::string_view what_of(const WhatIf& fix) {
+// For a setting that has a cost of its own, that.
+std::string_view what_of(const WhatIf& fix, const Measurements& found) {
   static constexpr std::pair<std::string_view, std::string_view> kOfMemory[] = {
       {"train.checkpoint_", "Activations are recomputed to save memory"},
       {"train.accumulate", "The batch is split into micro-batches to save memory"},
       {"debug.off", "Memory is freed and allocated again in every step"},
       {"train.batch", "The batch is larger than the machine computes efficiently"}};
+  const std::string text = fix.text();
   if (fix.cause == Cause::kMemory)
     for (const auto& [key, what] : kOfMemory)
-      if (fix.text().starts_with(key)) return what;
+      if (text.starts_with(key)) return what;
+  if (fix.cause == Cause::kHostSync && text.starts_with("debug.checks"))
+    return "Anomaly detection checks every operator";
+  if (fix.cause == Cause::kHostSync && !found.on_gpu)
+    return "Loss and accuracy are read within the step";
+  // The setting lists what stays off.
+  if (fix.cause == Cause::kLayout && found.recipe.train.cudnn_benchmark &&
+      text.find("cudnn_heuristics") == std::string::npos)
+    return "cuDNN times its algorithms for each new shape";
   return text_of(fix.cause).what;
+}
+
+// About samples that are tensors, if they are.
+std::string in_unit(std::string text, const std::string& unit) {
+  constexpr std::string_view kImages = "images";
+  const size_t at = text.find(kImages);
+  return at == std::string::npos ? text : text.replace(at, kImages.size(), unit);
 }
 
 std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {
@@ -284,17 +300,18 @@ std::string summary_of(const Diagnosis& diagnosis, const Measurements& found) {
     return text;
   }
   const WhatIf& fix = fix_for_cause(diagnosis);
-  std::string text(what_of(fix));
+  std::string text = in_unit(std::string(what_of(fix, found)), found.unit);
   if (diagnosis.cause == Cause::kInputThreads)
     text += fmt::format(" ({} loader thread{}, {:.1f} of {} cores in use)", found.loader_threads,
                         found.loader_threads == 1 ? "" : "s", found.cores_used, found.cores);
-  if (diagnosis.cause == Cause::kSmallBatch) text += fmt::format(" ({} images)", found.batch);
+  if (diagnosis.cause == Cause::kSmallBatch)
+    text += fmt::format(" ({} {})", found.batch, found.unit);
   if (diagnosis.cause == Cause::kEvaluation)
     text += interlude_text(found.evaluation_share(), found.evaluations);
   else if (diagnosis.cause == Cause::kCheckpointIo && !fix.measured)
     text += interlude_text(found.checkpoint_share(), found.saves);
   else
-    text += fmt::format(": {:.0f} images/s, where {}", found.rate, limits_text(found));
+    text += fmt::format(": {:.0f} {}/s, where {}", found.rate, found.unit, limits_text(found));
   if (is_input(diagnosis.cause)) text += network_text(found);
   const std::string settings = fix.text();
   return text +

@@ -77,10 +77,11 @@ struct Interlude {
 
 // The measurements of a run of a recipe.
 struct Measurements {
-  Recipe recipe;            // as run: every "auto" resolved, learning rate 0
-  double rate = 0;          // images/s of the recipe
-  double compute_rate = 0;  // on a held batch, without input and saving
-  double input_rate = 0;    // of the loader alone, up to the device
+  Recipe recipe;                // as run: every "auto" resolved, learning rate 0
+  std::string unit = "images";  // of samples; "samples" if they are tensors
+  double rate = 0;              // images/s of the recipe
+  double compute_rate = 0;      // on a held batch, without input and saving
+  double input_rate = 0;        // of the loader alone, up to the device
   // The recipe's maximum speedup from free input; on a GPU the held batch is on the device, so that
   // no copies are made either.
   Gain without_input = {1, 1, 1};

@@ -122,6 +122,7 @@ class MeasuredRun {
     }
     return rounds() >= std::min(kLeastRounds, asked_.rounds);
   }
+  std::string unit() { return trainer_.so_far().unit; }
   // As the run was asked for, but for what only measuring changed.
   Recipe recipe() const { return without_evaluation(trainer_.recipe(), asked_train_); }
 
@@ -209,6 +210,7 @@ std::optional<Measurements> measure(Env& env, const Recipe& recipe,
   if (group->any(!measured)) return std::nullopt;
   Measurements found;
   found.recipe = run.recipe();
+  found.unit = run.unit();
   const std::vector<StepTiming> turns = run.turns(/*summing=*/true);
   std::vector<PhaseTimes> own;
   for (const StepTiming& turn : turns) own.push_back(divided(turn.phases, double(turn.steps)));

@@ -92,6 +92,7 @@ struct RungTiming {
   StepTiming steps;
   int64_t memory_peak_bytes = 0;  // of the process, on the host, so far
   int64_t tensor_peak_bytes = 0;  // of tensors on the device, so far
+  std::string unit = "images";    // of samples; "samples" if they are tensors
 };
 
 // Runs rungs, one call at a time. Errors are those of training.
@@ -166,7 +167,8 @@ LadderResult run_ladder(const Ladder& ladder, std::span<const std::optional<Reci
 double steps_per_s(const RungResult& rung);
 double images_per_s(const RungResult& rung);
 
-// As text for a terminal, as Markdown, and as JSON (specified in docs/ladder.md).
+// As text for a terminal, as Markdown, and as JSON (specified in docs/ladder.md). The latter two
+// have the settings of all rungs: ladder.set, to which the caller adds others that it applied.
 std::string format_ladder(const Ladder& ladder, const LadderResult& result);
 std::string ladder_markdown(const Ladder& ladder, const LadderResult& result);
 std::string ladder_json(const Ladder& ladder, const LadderResult& result,

@@ -37,6 +37,14 @@ StepTiming sum_of(const RungResult& rung) {
   return sum;
 }
 
+// "samples" if any rung trains on tensors.
+std::string unit_of(const LadderResult& result) {
+  for (const RungResult& rung : result.rungs)
+    for (const RungTiming& timing : rung.rounds)
+      if (timing.unit != "images") return timing.unit;
+  return "images";
+}
+
 PhaseTimes phase_shares(const RungResult& rung) {
   const StepTiming sum = sum_of(rung);
   return divided(sum.phases, sum.wall_s);
@@ -63,7 +71,8 @@ using Table = std::vector<std::vector<std::string>>;
 Table table_of(const Ladder& ladder, const LadderResult& result) {
   const bool seed =
       std::ranges::any_of(ladder.rungs, [](const Rung& rung) { return !rung.seed_figure.empty(); });
-  Table table = {{"rung", "steps/s", "images/s", "over previous", "over first", "cores", "memory"}};
+  Table table = {{"rung", "steps/s", unit_of(result) + "/s", "over previous", "over first", "cores",
+                  "memory"}};
   if (seed) table[0].push_back("published");
   for (size_t i = 0; i < ladder.rungs.size(); ++i) {
     const RungResult& found = result.rungs[i];
@@ -133,8 +142,9 @@ ordered_json settings_json(const std::vector<std::string>& settings) {
 }
 
 ordered_json to_json(const Rung& rung, const RungResult& found) {
+  // One round has no interval: 0 and infinity, which JSON does not have.
   const auto value_of = [](const std::optional<Gain>& gain, double Gain::*member) {
-    return gain ? ordered_json((*gain).*member) : ordered_json();
+    return gain && (*gain).*member > 0 ? ordered_json((*gain).*member) : ordered_json();
   };
   const auto text_of = [](const std::string& text) {
     return text.empty() ? ordered_json() : ordered_json(text);
@@ -196,6 +206,7 @@ std::string ladder_markdown(const Ladder& ladder, const LadderResult& result) {
     for (size_t i = 0; row == 0 && i < table[0].size(); ++i) text += "|---";
     if (row == 0) text += "|\n";
   }
+  if (!ladder.set.empty()) text += fmt::format("\nAll rungs with {}.\n", joined(ladder.set));
   return text;
 }
 
@@ -204,6 +215,7 @@ std::string ladder_json(const Ladder& ladder, const LadderResult& result,
   ordered_json json = {{"title", ladder.title},
                        {"recipe", ladder.recipe},
                        {"set", settings_json(ladder.set)},
+                       {"unit", unit_of(result)},
                        {"host", ordered_json::parse(host_json())},
                        {"commit", build_commit()},
                        {"rounds", options.rounds},

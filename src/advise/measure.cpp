@@ -249,6 +249,7 @@ class Measuring {
     found_.input_alone = paired_gain(rates, inputs);
     found_.cores_used = sum.cores_used();
     found_.cores = available_cores();
+    if (facts_.is_tensors) found_.unit = "samples";
     found_.loader_threads = found_.recipe.data.threads;
     found_.on_gpu = found_.recipe.train.device == "cuda";
     found_.run_s = epochs_ * double(source_->size()) / found_.rate;

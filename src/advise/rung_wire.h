@@ -17,7 +17,7 @@ namespace saturate {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PhaseTimes, seconds, network_wait)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepTiming, steps, samples, wall_s, cpu_s, phases)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RungTiming, steps, memory_peak_bytes, tensor_peak_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RungTiming, steps, memory_peak_bytes, tensor_peak_bytes, unit)
 
 inline nlohmann::json to_json(const Error& error) {
   return {{"error", error.reason()},

@@ -93,6 +93,7 @@ class RungWorker {
     const TrainResult now = trainer_.so_far();
     timing.memory_peak_bytes = now.memory_peak_bytes;
     timing.tensor_peak_bytes = now.tensor_peaks.largest();
+    timing.unit = now.unit;
     return timing;
   }
 

@@ -63,7 +63,9 @@ class Tuner {
       if (!measured) return std::nullopt;
       if (found_.rate_before == 0) start_from(*measured);
       rate_ = measured->rate;
-      const bool improved = apply_best(classify(*measured).fixes, measured->recipe.train.batch);
+      const Diagnosis found = classify(*measured);
+      found_.undecided = found.undecided || measured->is_cut_short;
+      const bool improved = apply_best(found.fixes, measured->recipe.train.batch);
       if (options_.should_stop()) return std::nullopt;
       if (!improved && measured->is_cut_short) seconds *= 2;  // a step of seconds takes long
       goes_on = improved || measured->is_cut_short;
@@ -100,12 +102,14 @@ class Tuner {
   }
 
   void start_from(const Measurements& measured) {
+    found_.unit = measured.unit;
     found_.rate_before = found_.rate_after = measured.rate;
     // A multiple of twice the batch too.
     const int64_t unit = int64_t{4} * measured.recipe.train.batch;
     const double seconds = std::min(kLongestLoss, kLossShare * total_s());
     const auto steps = int64_t(seconds * measured.rate) / unit;
-    found_.samples = std::max(kLeastSteps, steps) * unit;
+    const auto all = int64_t(std::llround(measured.run_s * measured.rate));
+    found_.samples = std::min(std::max(kLeastSteps, steps) * unit, std::max<int64_t>(1, all));
   }
 
   // The loss of a recipe; empty if should_stop cancelled, or the time is over.

@@ -33,6 +33,9 @@ struct TuneStep {
 struct Tuning {
   Recipe recipe;  // tuned; "auto" stays unless a fix changed it
   std::vector<TuneStep> steps;
+  // The last diagnosis had no time for all changes, or left one open.
+  bool undecided = false;
+  std::string unit = "images";             // of samples; "samples" if they are tensors
   double rate_before = 0, rate_after = 0;  // images/s
   Gain gain = {1, 1, 1};                   // of all kept fixes, from interleaved runs of both
                                            // recipes

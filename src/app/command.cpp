@@ -23,8 +23,8 @@ namespace {
 constexpr int kInterruptedExit = 130;  // part of the exit code contract, for SIGINT
 
 volatile sig_atomic_t noted_signal = 0, has_hung_up = 0;
-bool on_terminal = false;  // a progress bar or ^C may be on the line
-bool is_terminal[3];       // by descriptor
+bool can_erase = false;  // a progress bar or ^C on stderr's line
+bool is_terminal[3];     // by descriptor
 std::string stop_message;
 
 // The terminal is gone: writing to it would fail.
@@ -41,14 +41,14 @@ extern "C" void note_signal(int signal) {
   if (noted_signal == 0 && signal == SIGHUP) has_hung_up = 1;
   if (noted_signal == 0) noted_signal = signal == SIGINT ? SIGINT : SIGTERM;
   static const char erase[] = "\r\x1b[K";
-  if (on_terminal && write(STDERR_FILENO, erase, sizeof erase - 1) < 0) return;
+  if (can_erase && write(STDERR_FILENO, erase, sizeof erase - 1) < 0) return;
   if (write(STDERR_FILENO, stop_message.data(), stop_message.size()) < 0) return;
 }
 
 void catch_signals(const std::string& text) {
   stop_message = log_line(LogLevel::kInfo, "saturate", text, {}, /*timed=*/false) + "\n";
   for (int fd = 0; fd < 3; ++fd) is_terminal[fd] = isatty(fd) == 1;
-  on_terminal = is_terminal[STDERR_FILENO];
+  can_erase = takes_escapes(STDERR_FILENO);
   struct sigaction action {};
   action.sa_handler = note_signal;
   action.sa_flags = SA_RESTART;

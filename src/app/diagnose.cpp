@@ -98,16 +98,16 @@ void print_link(const Measurements& found) {
 }
 
 void print_evidence(const Diagnosis& diagnosis, const Measurements& found) {
-  fmt::print("\nmeasured\n  the recipe     {:>9.1f} images/s, {:.2f} ms a step of {}", found.rate,
-             1e3 * found.phases.total(), found.batch);
+  fmt::print("\nmeasured\n  the recipe     {:>9.1f} {}/s, {:.2f} ms a step of {}", found.rate,
+             found.unit, 1e3 * found.phases.total(), found.batch);
   if (!found.ranks.empty()) return print_ranks(diagnosis, found);
   fmt::print(
-      "\n  compute alone  {:>9.1f} images/s, on a batch that is held{}: {:.2f} times the recipe "
-      "{}\n",
-      found.compute_rate, found.on_gpu ? ", without input and copy" : "", found.without_input.ratio,
-      interval(found.without_input));
-  fmt::print("  input alone    {:>9.1f} images/s, {} loader threads: {:.2f} times the recipe {}\n",
-             found.input_rate, found.loader_threads, found.input_alone.ratio,
+      "\n  compute alone  {:>9.1f} {}/s, on a batch that is held{}: {:.2f} times the recipe {}\n",
+      found.compute_rate, found.unit, found.on_gpu ? ", without input and copy" : "",
+      found.without_input.ratio, interval(found.without_input));
+  fmt::print("  input alone    {:>9.1f} {}/s, {} loader thread{}: {:.2f} times the recipe {}\n",
+             found.input_rate, found.unit, found.loader_threads,
+             found.loader_threads == 1 ? "" : "s", found.input_alone.ratio,
              interval(found.input_alone));
   print_link(found);
   fmt::print("  efficiency     {:>9.1f} % of the slower of the two\n", 100 * diagnosis.efficiency);

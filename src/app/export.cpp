@@ -174,6 +174,8 @@ int export_model(const ExportArguments& arguments) {
   const Format& format = *std::ranges::find(kFormats, arguments.format, &Format::name);
   const std::string out =
       !arguments.out.empty() ? arguments.out : recipe.model.name + std::string(format.extension);
+  if (arguments.out.empty() && env.exists(out))
+    fail(ErrorKind::kUsage, "the file exists", out, "Name it by --out to replace it");
   require_replaceable(out, format);
   require_output(out);
   const auto model = load_model(env, checkpoint, recipe, arguments.model.plain, path);
@@ -200,7 +202,7 @@ void add_export(CLI::App& app, int& exit_code) {
   }
   command.add_option("--format", arguments.format, doc)->required()->check(CLI::IsMember(names));
   command.add_option("--out", arguments.out,
-                     "The file (default: the model's name, in this folder)");
+                     "The file (default: a new one with the model's name, in this folder)");
 }
 
 }  // namespace saturate

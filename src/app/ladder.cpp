@@ -86,9 +86,11 @@ int measure_ladder(const Ladder& ladder, const LadderArguments& arguments) {
   }
   LadderOptions options = arguments.options;
   const LadderResult result = run(env, ladder, arguments, options, processes, group.get());
-  write_and_print({{arguments.json, ladder_json(ladder, result, options)},
-                   {arguments.markdown, ladder_markdown(ladder, result)}},
-                  [&] { fmt::print("{}", format_ladder(ladder, result)); });
+  Ladder reported = ladder;
+  reported.set.insert(reported.set.end(), arguments.overrides.begin(), arguments.overrides.end());
+  write_and_print({{arguments.json, ladder_json(reported, result, options)},
+                   {arguments.markdown, ladder_markdown(reported, result)}},
+                  [&] { fmt::print("{}", format_ladder(reported, result)); });
   return result.interrupted ? interrupted_code() : 0;
 }
 

@@ -10,11 +10,13 @@
 #include <fstream>
 #include <functional>
 #include <sstream>
+#include <system_error>
 #include <vector>
 
 #include "base/files.h"
 #include "base/text.h"
 #include "base/url_text.h"
+#include "record/metrics.h"
 #include "reduce/heartbeat.h"
 #include "run/checkpoint.h"
 #include "run/made_folder.h"
@@ -55,9 +57,19 @@ std::vector<int> numbers_of(Env& env, const std::string& stem) {
   return numbers;
 }
 
-std::string new_run_folder(Env& env, const std::string& recipe) {
-  const auto numbers = numbers_of(env, stem_of(recipe));
-  return numbered(stem_of(recipe), numbers.empty() ? 1 : numbers.front() + 1);
+// Made at once: of several runs that start together each gets its own.
+RunFolder new_run_folder(Env& env, const std::string& recipe) {
+  RunFolder found;
+  if (!env.is_directory(kRunsFolder)) found.made.emplace_back(kRunsFolder);
+  env.make_directories(kRunsFolder);
+  const std::string stem = stem_of(recipe);
+  const auto numbers = numbers_of(env, stem);
+  int number = numbers.empty() ? 1 : numbers.front() + 1;
+  std::error_code failed;  // reported when the folder is used
+  while (!std::filesystem::create_directory(numbered(stem, number), failed) && !failed) ++number;
+  found.out = numbered(stem, number);
+  if (!failed) found.made.insert(found.made.begin(), found.out);
+  return found;
 }
 
 // Whether `resume` is a run in `out`, or a checkpoint of it, however the two are spelled.
@@ -116,8 +128,34 @@ std::optional<std::string> folder_before(Env& env, const FolderRequest& request)
   return std::nullopt;
 }
 
+// Whether a run in the folder has ended, and so had saved; not if it ended before its first step.
+bool has_ended(Env& env, const std::string& folder) {
+  const std::string path = folder + "/metrics.jsonl";
+  if (!env.exists(path)) return false;
+  std::istringstream lines(text_of_file(env, path));
+  for (std::string line; std::getline(lines, line);)
+    if (const auto record = from_json_line(line);
+        record && record->kind == "end" && record->step > 0)
+      return true;
+  return false;
+}
+
+// Fails if a run that starts in `out` would replace a recipe of the user's.
+void require_no_recipe(Env& env, const std::string& out) {
+  if (env.exists(out + "/recipe.toml"))
+    fail(ErrorKind::kUsage, "the folder holds a recipe.toml, which the run would replace", out,
+         "Choose another --out");
+}
+
 RunFolder resume_or_start(Env& env, const std::string& folder) {
-  return {folder, has_checkpoint(env, folder) ? std::optional(folder) : std::nullopt};
+  if (has_checkpoint(env, folder)) return {folder, folder};
+  if (has_ended(env, folder))
+    fail(ErrorKind::kUsage, "the run had ended, and its checkpoints are gone", folder,
+         "Choose another --out, or remove the folder to train again");
+  // A run makes the folder of its checkpoints before it writes its recipe.
+  if (!env.is_directory(folder + "/checkpoints") && !env.exists(folder + "/metrics.jsonl"))
+    require_no_recipe(env, folder);
+  return {folder, std::nullopt};
 }
 
 RunFolder automatic_folder(Env& env, const FolderRequest& request) {
@@ -125,6 +163,11 @@ RunFolder automatic_folder(Env& env, const FolderRequest& request) {
   const std::string stem = stem_of(request.recipe);
   const auto numbers = numbers_of(env, stem);
   return resume_or_start(env, numbered(stem, numbers.empty() ? 1 : numbers.front()));
+}
+
+void require_exists(Env& env, const std::string& resume) {
+  if (!env.exists(resume))
+    fail(ErrorKind::kRun, "no such run or checkpoint", resume, "Check the path");
 }
 
 void require_some_checkpoint(Env& env, const std::string& path) {
@@ -137,12 +180,29 @@ void require_some_checkpoint(Env& env, const std::string& path) {
 RunFolder asked_folder(Env& env, const FolderRequest& request) {
   const auto& [recipe, out, resume] = request;
   if (resume == kResumeAuto) return automatic_folder(env, request);
-  if (!out.empty() && !is_same_folder(env, out, resume) && env.exists(out + "/metrics.jsonl"))
-    fail(ErrorKind::kUsage, "the folder holds a run already", out,
-         "Resume or restart it with --resume=auto, or choose another --out");
-  if (resume.empty()) return {out.empty() ? new_run_folder(env, recipe) : out, std::nullopt};
+  if (!out.empty() && !is_same_folder(env, out, resume)) {
+    if (env.exists(out + "/metrics.jsonl"))
+      fail(ErrorKind::kUsage, "the folder holds a run already", out,
+           "Resume or restart it with --resume=auto, or choose another --out");
+    require_no_recipe(env, out);
+  }
+  if (resume.empty()) return out.empty() ? new_run_folder(env, recipe) : RunFolder{out};
   require_some_checkpoint(env, resume);
-  return {out.empty() ? run_folder_of(env, resume) : out, resume};
+  const std::string folder = out.empty() ? run_folder_of(env, resume) : out;
+  if (folder.empty()) {
+    require_exists(env, resume);
+    fail(ErrorKind::kUsage, "the checkpoint is in no run's folder", resume, "Give --out FOLDER");
+  }
+  return {folder, resume};
+}
+
+// The last part of a folder's absolute path.
+std::string folder_name(const std::filesystem::path& folder) {
+  return std::filesystem::absolute(folder / ".")
+      .lexically_normal()
+      .parent_path()
+      .filename()
+      .string();
 }
 
 }  // namespace
@@ -150,12 +210,12 @@ RunFolder asked_folder(Env& env, const FolderRequest& request) {
 std::string recipe_path(Env& env, const FolderRequest& request) {
   if (!request.recipe.empty()) return request.recipe;
   const bool automatic = request.resume == kResumeAuto;
-  const std::string folder =
-      automatic || request.resume.empty() ? request.out : run_folder_of(env, request.resume);
+  const bool resumes_path = !automatic && !request.resume.empty();
+  const std::string folder = resumes_path ? run_folder_of(env, request.resume) : request.out;
   const std::string path = folder + "/recipe.toml";
   // A restarted run may have removed the checkpoint that it began with.
-  if (!automatic && !request.resume.empty() && !env.exists(path) && !env.exists(request.resume))
-    fail(ErrorKind::kRun, "no such run or checkpoint", request.resume, "Check the path");
+  if (resumes_path && (folder.empty() || !env.exists(path))) require_exists(env, request.resume);
+  if (resumes_path && folder.empty()) return "";
   const bool is_run = !automatic || env.exists(path) || has_checkpoint(env, folder);
   if (request.resume.empty() || folder.empty() || !is_run)
     fail(ErrorKind::kUsage, "no recipe given",
@@ -167,10 +227,12 @@ std::string recipe_path(Env& env, const FolderRequest& request) {
 std::string run_folder_of(Env& env, const std::string& path) {
   const bool is_folder = env.is_directory(path);
   const bool has_files = is_folder && !list_checkpoints(env, path).empty();
-  if (is_folder && !has_files) return path;
-  // A relative path may begin inside the run folder.
+  if (is_folder && (!has_files || has_checkpoint(env, path))) return path;
   const std::filesystem::path given = path;
-  const auto folder = ((is_folder ? given : given.parent_path()) / "..").lexically_normal();
+  const std::filesystem::path inner = is_folder ? given : given.parent_path();
+  if (folder_name(inner) != "checkpoints") return "";
+  // A relative path may begin inside the run folder.
+  const auto folder = (inner / "..").lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).string();
 }
 

@@ -107,6 +107,7 @@ Recipe made_recipe(Env& env, const TrainArguments& arguments) {
 }
 
 // The recipe that a run's checkpoints hold, for one whose recipe.toml is lost or damaged.
+// `damaged`: its path; empty for a checkpoint in no run's folder.
 std::optional<Recipe> recipe_of_checkpoint(Env& env, const TrainArguments& arguments,
                                            const std::string& damaged, const std::string& reason) {
   Checkpoint checkpoint;
@@ -115,9 +116,10 @@ std::optional<Recipe> recipe_of_checkpoint(Env& env, const TrainArguments& argum
     checkpoint = find_checkpoint(
         env, resumed_path(arguments.folder), [](const std::string&) {}, &path);
   } catch (const Error&) {
+    if (damaged.empty()) throw;
     return std::nullopt;
   }
-  if (this_world().rank == 0)
+  if (this_world().rank == 0 && !damaged.empty())
     print_warning(fmt::format("{} cannot be used ({}): the recipe in {} takes its place", damaged,
                               reason, path));
   return parse_saved_recipe(checkpoint.recipe_toml, path, arguments.overrides);
@@ -155,7 +157,7 @@ void choose_folder(Env& env, const TrainArguments& arguments, TrainerOptions& op
   RunFolder chosen;
   if (!options.group || options.group->rank() == 0) {
     chosen = choose_run_folder(env, arguments.folder);
-    made.emplace(env, chosen.out);
+    made.emplace(env, chosen.out, chosen.made);
     // Not for a run that resumes from an older checkpoint: its new branch is recorded after set-up,
     // and a restart before that must resume from that checkpoint again. The lock protects the note
     // of a run in progress.
@@ -198,7 +200,8 @@ std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainArgum
 
 void print_result(const TrainResult& result, const Trainer& trainer, const std::string& folder) {
   fmt::print("{}\n", format_summary(result));
-  const bool is_run = Env::posix().exists(folder + "/recipe.toml");  // not of a checkpoint alone
+  // Not of a checkpoint alone.
+  const bool is_run = !folder.empty() && Env::posix().exists(folder + "/recipe.toml");
   if (is_run) fmt::print("run folder  {}\n", printable(folder));
   if (result.checkpoint.empty()) return;
   fmt::print("checkpoint  {}\n", printable(result.checkpoint));

@@ -39,9 +39,11 @@ std::string step_line(const TuneStep& step) {
 std::vector<std::string> table(const Tuning& tuning, double tolerance) {
   std::vector<std::string> lines;
   for (const TuneStep& step : tuning.steps) lines.push_back(step_line(step));
-  if (lines.empty()) lines.push_back("no change gave a speedup");
-  lines.push_back(fmt::format("in all   {:.1f} to {:.1f} images/s, {}", tuning.rate_before,
-                              tuning.rate_after, gain_text(tuning.gain)));
+  if (lines.empty())
+    lines.push_back(tuning.undecided ? "too little was measured to tell: raise --minutes"
+                                     : "no change gave a speedup");
+  lines.push_back(fmt::format("in all   {:.1f} to {:.1f} {}/s, {}", tuning.rate_before,
+                              tuning.rate_after, tuning.unit, gain_text(tuning.gain)));
   if (tuning.loss_before && tuning.loss_after)
     lines.push_back(
         fmt::format("loss     {} to {} by the first {} samples (up to {:.0f} % more is "

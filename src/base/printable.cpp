@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -186,6 +187,11 @@ std::string first_line(std::string_view text) {
 std::string decimal_text(double value, int decimals) {
   return std::abs(value) < 1e6 ? fmt::format("{:.{}f}", value, decimals)
                                : fmt::format("{:.4g}", value);
+}
+
+bool takes_escapes(int descriptor) {
+  const char* const kind = std::getenv("TERM");
+  return kind && *kind && std::string_view(kind) != "dumb" && isatty(descriptor) == 1;
 }
 
 bool logs_json() {

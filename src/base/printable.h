@@ -43,6 +43,9 @@ inline std::string format_loss(double loss) {
   return decimal_text(loss, 4);
 }
 
+// Whether a descriptor is a terminal that takes escape sequences: not if TERM is unset or "dumb".
+bool takes_escapes(int descriptor);
+
 enum class LogLevel { kInfo, kWarning, kError };
 
 // The environment variable by which --log-format reaches this process and all that it starts.

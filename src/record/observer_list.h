@@ -42,7 +42,7 @@ class ObserverList : public ObserverContext {
   void log(const std::string& name, double value) override;
   void stop(const std::string& reason) override;
   void note(const std::string& line) override { progress_.note(line); }
-  void warn(const std::string& line) override { progress_.warn("saturate: warning: " + line); }
+  void warn(const std::string& line) override { progress_.warn(line); }
   int rank() const override { return rank_; }
 
  private:

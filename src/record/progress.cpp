@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -85,7 +84,7 @@ Progress::Progress(Env& env, std::string title, std::string unit, int64_t total,
       stream_(stream),
       begin_ns_(env.now_ns()) {
   if (style_ == Style::kAuto)
-    style_ = isatty(fileno(stream)) && !logs_json() ? Style::kBar : Style::kLines;
+    style_ = takes_escapes(fileno(stream)) && !logs_json() ? Style::kBar : Style::kLines;
 }
 
 // Erase again, as the terminal may have become narrower since.
@@ -161,14 +160,18 @@ void Progress::erase() {
   drawn_ = false;
 }
 
+void Progress::write(const std::string& line_text) {
+  erase();
+  show_text(stream_, "{}\n", line_text);
+  std::fflush(stream_);
+}
+
 void Progress::note(const std::string& line_text) {
-  if (style_ != Style::kSilent) warn(line_text);
+  if (style_ != Style::kSilent) write(log_line(LogLevel::kInfo, "", printable(line_text)));
 }
 
 void Progress::warn(const std::string& line_text) {
-  erase();
-  show_text(stream_, "{}\n", log_line(LogLevel::kInfo, "", printable(line_text)));
-  std::fflush(stream_);
+  write(log_line(LogLevel::kWarning, "saturate", printable(line_text)));
 }
 
 }  // namespace saturate

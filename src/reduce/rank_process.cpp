@@ -67,7 +67,7 @@ void take_signals(const sigset_t& mask) {
   keep(reports, kReportVariable);
   if (command.listening >= 0) keep(command.listening, "SATURATE_LISTEN_FD");
   for (const auto& [name, value] : command.variables) setenv(name.c_str(), value.c_str(), 1);
-  std::vector<char*> argv = {const_cast<char*>("saturate")};
+  std::vector<char*> argv = {program_invocation_name};  // by which its messages name commands
   for (const auto& argument : command.arguments)
     argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);

@@ -196,10 +196,19 @@ ordered_json page_figures(const RunFigures& figures) {
           {"streams", streams}};
 }
 
+// "samples" if they are tensors: only images and crops of volumes have a size.
+std::string unit_of(const RunReading& run) {
+  const auto has = [&](const char* key, const char* value) {
+    return std::ranges::count(run.recipe, NamedTexts::value_type{key, value}) > 0;
+  };
+  return has("augment.size", "0") || has("model.name", "unet3d") ? "samples" : "images";
+}
+
 ordered_json page_run(const RunReading& run, const std::string& name) {
   static constexpr const char* kStates[] = {"ended", "running", "stopped"};  // as RunState
   return {{"name", name},
           {"state", kStates[size_t(run.state)]},
+          {"unit", unit_of(run)},
           {"warnings", run.warnings},
           {"figures", page_figures(figures_of(run))},
           {"steps", columns_of(run.steps)},
@@ -223,7 +232,7 @@ ordered_json page_ladder(const LadderReading& ladder) {
                      {"set", rung.set}});
     for (const auto& [name, member] : kRungNumbers) rungs.back()[name] = page_json(rung.*member);
   }
-  return {{"title", ladder.title}, {"rungs", rungs}};
+  return {{"title", ladder.title}, {"unit", ladder.unit}, {"set", ladder.set}, {"rungs", rungs}};
 }
 
 }  // namespace

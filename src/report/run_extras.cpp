@@ -142,6 +142,14 @@ Timeline timeline_of(RawTrace raw, int steps, size_t most) {
   return line;
 }
 
+// The settings of a ladder or a rung.
+std::string settings_of(const json& holder) {
+  std::string all;
+  for (const auto& setting : array_at(holder, "set"))
+    if (setting.is_string()) all += (all.empty() ? "" : ", ") + setting.get<std::string>();
+  return all;
+}
+
 RungReading rung_of(const json& rung) {
   RungReading found;
   found.name = text_at(rung, "name");
@@ -149,9 +157,7 @@ RungReading rung_of(const json& rung) {
   found.phases = phases_at(rung);
   found.skipped = text_at(rung, "skipped");
   found.seed_figure = text_at(rung, "seed_figure");
-  for (const auto& setting : array_at(rung, "set"))
-    if (setting.is_string())
-      found.set += (found.set.empty() ? "" : ", ") + setting.get<std::string>();
+  found.set = settings_of(rung);
   return found;
 }
 
@@ -215,6 +221,8 @@ LadderReading read_ladder_json(Env& env, const std::string& path) {
          "Give a run's folder, or the output of `saturate ladder --json`");
   ladder.path = path;
   ladder.title = text_at(root, "title");
+  if (text_at(root, "unit") == "samples") ladder.unit = "samples";
+  ladder.set = settings_of(root);
   return ladder;
 }
 

@@ -79,6 +79,8 @@ inline constexpr RungNumber kRungNumbers[] = {
 // The output of `ladder --json` or `sweep --json`.
 struct LadderReading {
   std::string path, title;
+  std::string unit = "images";  // of samples
+  std::string set;              // settings of all rungs
   std::vector<RungReading> rungs;
 };
 

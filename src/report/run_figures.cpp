@@ -120,13 +120,35 @@ MetricsRecord merged(std::span<const MetricsRecord> records, int64_t step_before
   return all;
 }
 
+// The last evaluation, with the values of the "end" record: those of the weights that the run ended
+// with, which may be earlier ones. REQUIRES: there is an evaluation.
+MetricsRecord held_out_record(const RunReading& run) {
+  MetricsRecord shown = run.evaluations.back();
+  if (!run.end) return shown;
+  const MetricsRecord& end = *run.end;
+  for (const auto member : {&MetricsRecord::loss, &MetricsRecord::accuracy,
+                            &MetricsRecord::accuracy5, &MetricsRecord::mean_iou})
+    if (end.*member) shown.*member = end.*member;
+  for (const MetricValue& each : end.values) {
+    const auto at = std::ranges::find(shown.values, each.name, &MetricValue::name);
+    if (at != shown.values.end()) at->value = each.value;
+  }
+  return shown;
+}
+
+// Whether steps before a run's first record are missing: the run resumed from another folder.
+bool lacks_earlier_steps(const MetricsRecord& first) {
+  return first.phases && first.images_per_s &&
+         double(first.samples) > *first.images_per_s * training_s(*first.phases) + 0.5;
+}
+
 }  // namespace
 
 RunFigures figures_of(const RunReading& run) {
   RunFigures figures;
   figures.held_out = !run.evaluations.empty();
   if (figures.held_out || !run.steps.empty()) {
-    const MetricsRecord& shown = figures.held_out ? run.evaluations.back() : run.steps.back();
+    const MetricsRecord shown = figures.held_out ? held_out_record(run) : run.steps.back();
     figures.accuracy = shown.accuracy;
     figures.accuracy5 = shown.accuracy5;
     figures.mean_iou = shown.mean_iou;
@@ -157,6 +179,7 @@ std::vector<TimeSpan> time_spans(const RunReading& run) {
   for (const auto& record : run.steps) {
     if (!record.phases || record.time_s <= now_s) continue;
     const double begin_s = std::max(now_s, record.time_s - record.phases->total());
+    if (spans.empty() && lacks_earlier_steps(record)) now_s = begin_s;
     fill(spans, now_s, begin_s, run);
     spans.push_back({begin_s, record.time_s, *record.phases});
     now_s = record.time_s;

@@ -12,7 +12,8 @@
 namespace saturate {
 
 struct RunFigures {
-  // The last evaluation's, or training's if there was none.
+  // The last evaluation's, or those of the weights that the run ended with; training's if there was
+  // no evaluation.
   std::optional<double> accuracy, accuracy5, mean_iou, loss;
   std::vector<MetricValue> values;  // the task's other metrics
   bool held_out = false;
@@ -36,7 +37,8 @@ struct TimeSpan {
 };
 
 // All of a run's time, in order and without gaps. Time without a "step" record is evaluation up to
-// the "eval" record that ends it, and kOther beyond.
+// the "eval" record that ends it, and kOther beyond. If the run resumed from another folder,
+// without the time before its own first record.
 std::vector<TimeSpan> time_spans(const RunReading& run);
 
 // The same in `count` spans of equal length, assuming that each span of time_spans() is uniform.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <system_error>
+#include <utility>
 
 namespace saturate {
 
@@ -13,7 +14,8 @@ std::string without_missing(const std::string& path) {
   return failed ? path : resolved.string();
 }
 
-MadeFolder::MadeFolder(Env& env, const std::string& path) : env_(env), lock_(path + kFolderLock) {
+MadeFolder::MadeFolder(Env& env, const std::string& path, std::vector<std::filesystem::path> made)
+    : env_(env), lock_(path + kFolderLock), folders_(std::move(made)) {
   for (const std::string& inner : {lock_, path + kLauncherNote, path + "/checkpoints"})
     if (!env.exists(inner)) inner_.emplace_back(inner);
   for (std::filesystem::path at = path; !at.empty() && !env.exists(at); at = at.parent_path())

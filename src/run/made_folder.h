@@ -20,8 +20,9 @@ std::string without_missing(const std::string& path);
 class MadeFolder {
  public:
   // Makes the folder, and parents of it, where they are missing. If that fails, none is left.
+  // `made`: folders that the caller has made already, the innermost first.
   // REQUIRES: without_missing(path) == path.
-  MadeFolder(Env& env, const std::string& path);
+  MadeFolder(Env& env, const std::string& path, std::vector<std::filesystem::path> made = {});
   // Unless kept, removes what was not there before: folders if they are empty, the lock and the
   // note. Does nothing while another process has locked the folder.
   ~MadeFolder();

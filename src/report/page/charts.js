@@ -28,8 +28,8 @@ const lines = {
   accuracy: {key: 'accuracy', title: 'Accuracy', scale: hundredfold, smooth: true,
              format: value => `${digits(value, 2)} %`,
              detail: '%, of the first guess; training as the mean of neighbouring records'},
-  images_per_s: {key: 'images_per_s', title: 'Throughput', detail: 'images/s in training', zero: true, training: true,
-                 format: value => `${digits(value, value < 10 ? 2 : 0)} images/s`},
+  images_per_s: {key: 'images_per_s', title: 'Throughput', detail: `${unit}/s in training`, zero: true, training: true,
+                 format: value => `${digits(value, value < 10 ? 2 : 0)} ${unit}/s`},
   memory: {key: 'memory_peak_bytes', title: 'Peak memory', detail: 'GiB of the process, so far', scale: gib, zero: true,
            training: true, format: value => `${digits(value, 3)} GiB`},
   lr: {key: 'lr', title: 'Learning rate', detail: 'before factors by layer', zero: true, training: true,
@@ -281,25 +281,25 @@ const whiskers = {
 const speedOf = rung => rung.images_per_s ?? rung.steps_per_s;
 
 function ladderChart({rungs}) {
-  const unit = rungs.some(rung => rung.images_per_s !== null) ? 'images/s' : 'steps/s';
+  const speed = rungs.some(rung => rung.images_per_s !== null) ? `${unit}/s` : 'steps/s';
   const most = Math.max(...rungs.map(rung => (rung.high && rung.high <= 10 ? rung.high : 0) *
       (speedOf(rungs[0]) || 0)), ...rungs.map(rung => speedOf(rung) || 0));
   return {
     type: 'bar', plugins: [whiskers],
     data: {
       labels: rungs.map(rung => rung.name),
-      datasets: [{label: unit, data: rungs.map(speedOf), backgroundColor: runColour(0),
+      datasets: [{label: speed, data: rungs.map(speedOf), backgroundColor: runColour(0),
                   barPercentage: 0.7, categoryPercentage: 0.9}],
     },
     options: {
       ...common, indexAxis: 'y', interaction: {mode: 'nearest', axis: 'y', intersect: false},
       scales: {
-        x: scale(unit, {beginAtZero: true, suggestedMax: most * 1.02}),
+        x: scale(speed, {beginAtZero: true, suggestedMax: most * 1.02}),
         y: scale('', {ticks: shortLabels}),
       },
       plugins: {
         legend: {display: false}, whiskers: {rungs, tone: colour('--ink')},
-        tooltip: tooltip(parsed => `${significant(parsed.x)} ${unit}`,
+        tooltip: tooltip(parsed => `${significant(parsed.x)} ${speed}`,
                          items => items.length ? items[0].label : ''),
       },
     },

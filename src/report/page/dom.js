@@ -2,6 +2,10 @@
 const data = JSON.parse(document.getElementById('report-data').textContent);
 const several = data.runs.length > 1;
 const announce = document.getElementById('announce');
+// A page with a run or ladder of tables, texts or volumes calls all samples so.
+const unit = [...data.runs, ...data.ladders].every(one => one.unit === 'images') ? 'images' : 'samples';
+const aUnit = unit === 'images' ? 'an image' : 'a sample';
+const capital = text => text[0].toUpperCase() + text.slice(1);
 
 // Undefined attributes are skipped. Children: nodes, texts, lists of either; null is skipped.
 function el(tag, attributes = {}, ...children) {
@@ -22,7 +26,7 @@ const percent = orUnknown((share, decimals = 2) => `${(share * 100).toFixed(deci
 const decimal = orUnknown((value, decimals) => Math.abs(value) < 1e6 ? value.toFixed(decimals) : value.toPrecision(4));
 const count = orUnknown(value => digits(value, 0));
 const memory = orUnknown(bytes => `${(bytes / 2 ** 30).toFixed(2)}${gap}GiB`);
-const rate = orUnknown(value => `${value < 10 ? value.toFixed(2) : count(value)}${gap}images/s`);
+const rate = orUnknown(value => `${value < 10 ? value.toFixed(2) : count(value)}${gap}${unit}/s`);
 const gain = value => value === null ? '' : `${signed(100 * (value - 1), 1)}${gap}%`;
 // "42 s", "4 min 05 s", "2 h 03 min".
 const time = orUnknown(seconds => {

@@ -73,7 +73,7 @@ function telemetryCards(found) {
     known('gpu_busy') ? card('GPU busy', percent(found.gpu_busy, 0), found.throttle_reasons
         ? `throttled by ${found.throttle_reasons}` : 'clocks were not throttled') : null,
     known('joules_per_sample') ? card('Energy', `${decimal(found.joules_per_sample, 3)}${gap}J`,
-                                      'of the GPU, an image') : null,
+                                      `of the GPU, ${aUnit}`) : null,
   ];
 }
 
@@ -115,7 +115,7 @@ function comparedFigures() {
     machine('Cores in use', 'cores', plain),
     machine('TFLOP/s', 'tflop_per_s', plain),
     machine('GPU busy', 'gpu_busy', coarse, true),
-    machine('Joules an image', 'joules_per_sample', fine),
+    machine(`Joules ${aUnit}`, 'joules_per_sample', fine),
   ];
 }
 
@@ -134,7 +134,8 @@ function differenceTable() {
         number(format(value), i === 0 ? null : difference(values[0], value, inPoints))));
   });
   return [table('Figures of all runs', [head('Figure'), ...numberHeads(data.runs.map(run => run.name))], rows),
-          soft(small('Accuracy and loss are those of the last evaluation, or of training in a run without one. ' +
+          soft(small('Accuracy and loss are those of the last evaluation, or of the best weights if a run ended with ' +
+                     'them, or of training in a run without evaluations. ' +
                      'Differences are to the first run.'))];
 }
 

@@ -9,7 +9,7 @@ const phaseMeanings = {
   optimizer: 'update of the weights',
   host: 'metrics, progress, bookkeeping',
   checkpoint: 'copying and writing the weights',
-  evaluation: 'on held-out images',
+  evaluation: `on held-out ${unit}`,
   other: 'set-up, and between epochs',
 };
 const outsideSteps = ['checkpoint', 'evaluation', 'other'];
@@ -80,7 +80,7 @@ function classTable({counted, worst}) {
   const pixels = counted === 'pixels';
   const takenFor = cells => cells.map(([name, times], i) => [i ? ', ' : '', code(name), `\u00a0${count(times)}`]);
   return table('Classes, the worst first',
-    [head('Class'), ...numberHeads(pixels ? ['Pixels', 'IoU', 'Accuracy'] : ['Images', 'Accuracy']),
+    [head('Class'), ...numberHeads(pixels ? ['Pixels', 'IoU', 'Accuracy'] : [capital(unit), 'Accuracy']),
      pixels ? null : head('Most often predicted as')],
     worst.map(one => row(rowHead(one.name), number(count(one.count)), pixels ? number(decimal(one.iou, 4)) : null,
                          number(percent(one.accuracy)), pixels ? null : el('td', {}, takenFor(one.taken_for)))));
@@ -96,7 +96,7 @@ function matrixCell(times, images, right) {
 
 function confusionMatrix(classes) {
   return [
-    el('h3', {}, 'Confusion matrix'), soft('A row for each class, a column for each answer, in images.'),
+    el('h3', {}, 'Confusion matrix'), soft(`A row for each class, a column for each answer, in ${unit}.`),
     table('Confusion matrix',
           [head('Class \\ answer'), ...classes.map(one => head(one.name, 'number data answer'))],
           classes.map((one, i) => row(rowHead(one.name), one.answers.map(
@@ -108,7 +108,7 @@ function confusionTable(confusions) {
   const rows = confusions.map(one => row(rowHead(one.name), el('td', {class: 'data'}, one.taken_for),
                                          number(count(one.count)), number(count(one.of))));
   return [el('h3', {}, 'Most frequent confusions'),
-          table('Confusions', [head('Class'), head('Predicted as'), ...numberHeads(['Images', 'Of its'])], rows)];
+          table('Confusions', [head('Class'), head('Predicted as'), ...numberHeads([capital(unit), 'Of its'])], rows)];
 }
 
 const classesSection = () => ofRuns(({classes: found}) => {
@@ -178,7 +178,9 @@ const laddersSection = () => data.ladders.flatMap((ladder, i) => [
                  'speed of each rung, whiskers: its gain over the first with 95 % confidence', 'wide', 'bars'),
      ladder.rungs.some(rung => rung.phases) ? chartFigure(
        `rungs:${i}`, 'Where the time of each rung goes', '% of its wall time, by phase', 'wide', 'bars') : null),
-  table('Rungs', [head('Rung'), ...numberHeads(['Steps/s', 'Images/s', 'Over previous', 'Over first', 'Memory']),
+  ladder.set ? soft('All rungs with ', code(ladder.set)) : [],
+  table('Rungs', [head('Rung'),
+                  ...numberHeads(['Steps/s', `${capital(unit)}/s`, 'Over previous', 'Over first', 'Memory']),
                   head('Published'), head('Settings')], ladder.rungs.map(rungRow))]);
 
 // ---- tables of settings: columns are {title, values}, values a Map ----------------------------------
