@@ -54,7 +54,9 @@ int train(const saturate::World& world) {
       reducer.before_forward();
       const at::Tensor logits = network->forward(batch.images);
       // The all-reduce sums: the loss weight is the local batch's share of the global batch.
-      const at::Tensor loss = at::cross_entropy_loss(logits, batch.labels);
+      // An epoch's last batch may have no images for this rank.
+      const at::Tensor loss =
+          batch.count() > 0 ? at::cross_entropy_loss(logits, batch.labels) : reducer.zero_loss();
       reducer.backward(loss * (double(batch.count()) / double(batch.global_batch)),
                        /*reduce=*/true);
       optimizer.step();

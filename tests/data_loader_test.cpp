@@ -362,6 +362,18 @@ TEST(Loader, RefusesOptionsOutOfRange) {
   EXPECT_EQ(kind([](auto& o, auto&) { o.threads = 0; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto& o, auto&) { o.prefetch = 0; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto&, auto& a) { a.size = 0; }), ErrorKind::kUsage);
+  EXPECT_EQ(kind([](auto&, auto& a) {
+              a.size_changes = {{0, 16}, {5, 224}};
+            }),
+            ErrorKind::kUsage)
+      << "larger than a batch has room for";
+  EXPECT_EQ(kind([](auto&, auto& a) {
+              a.size_changes = {{0, 8}, {5, 9}};
+            }),
+            ErrorKind::kUsage)
+      << "does not end with the size";
+  EXPECT_EQ(kind([](auto& o, auto&) { o.shard = {.rank = 1}; }), ErrorKind::kUsage);
+  EXPECT_EQ(kind([](auto& o, auto&) { o.shard = {.rank = 0, .world = 0}; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto&, auto& a) { a.std = {}; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto&, auto& a) { a.policy_ops = 9; }), ErrorKind::kUsage);
   EXPECT_EQ(kind([](auto& o, auto&) { o.output = BatchOutput::kPlaces; }), ErrorKind::kUsage)

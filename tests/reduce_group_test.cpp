@@ -13,8 +13,10 @@
 #include <filesystem>
 #include <future>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "reduce/backends.h"
 #include "reduce/heartbeat.h"
@@ -58,6 +60,22 @@ TEST(Group, AllReducesGathersAndSendsMessages) {
     EXPECT_TRUE(group.any(group.rank() == 1));
     EXPECT_FALSE(group.any(false));
     EXPECT_FALSE(group.first_says(group.rank() == 1));
+  });
+}
+
+// As a program that makes one for each training: one ends before the next begins, or after it. Rank
+// 1 may be ahead.
+TEST(Group, SeveralOfTheSameRanksAreSeparate) {
+  testing::run_worlds(2, [](const World& world) {
+    std::unique_ptr<Group> before;
+    for (int i = 0; i < 4; ++i) {
+      if (i % 2 == 0) before.reset();
+      auto group = std::make_unique<Group>(world, long_timeout(), at::kCPU);
+      const at::Tensor sum = at::full({1}, double(i + world.rank), at::kDouble);
+      group->sum(sum);
+      EXPECT_EQ(sum.item<double>(), 2 * i + 1);
+      before = std::move(group);
+    }
   });
 }
 

@@ -16,10 +16,8 @@
 
 namespace saturate::testing {
 
-// Calls body(group) on a thread for each rank, and rethrows the first failure by rank. On GPUs each
-// rank uses the GPU with its number.
-inline void run_ranks(int count, const std::function<void(Group&)>& body,
-                      const DistributedOptions& options = {}, at::DeviceType type = at::kCPU) {
+// Calls body(world) on a thread for each rank, and rethrows the first failure by rank.
+inline void run_worlds(int count, const std::function<void(const World&)>& body) {
   // torch's flight recorder exists once per process, and records only one rank's thread at a time.
   setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const int listening = listen_at("127.0.0.1", 0);
@@ -36,8 +34,7 @@ inline void run_ranks(int count, const std::function<void(Group&)>& body,
       world.master = "127.0.0.1";
       world.port = port;
       try {
-        Group group(world, options, type == at::kCPU ? type : at::Device(type, int8_t(rank)));
-        body(group);
+        body(world);
       } catch (...) {
         failures[size_t(rank)] = std::current_exception();
       }
@@ -45,6 +42,15 @@ inline void run_ranks(int count, const std::function<void(Group&)>& body,
   for (auto& thread : threads) thread.join();
   for (const auto& failure : failures)
     if (failure) std::rethrow_exception(failure);
+}
+
+// The same with body(group). On GPUs each rank uses the GPU with its number.
+inline void run_ranks(int count, const std::function<void(Group&)>& body,
+                      const DistributedOptions& options = {}, at::DeviceType type = at::kCPU) {
+  run_worlds(count, [&](const World& world) {
+    Group group(world, options, type == at::kCPU ? type : at::Device(type, int8_t(world.rank)));
+    body(group);
+  });
 }
 
 }  // namespace saturate::testing

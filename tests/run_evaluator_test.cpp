@@ -1,13 +1,16 @@
-// Evaluation with a pipeline has the batches, and so the metrics, of one without.
+// An Evaluator: of a program's own recipe, and with a pipeline, which changes no batch.
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
+#include <vector>
 
 #include "base/spans.h"
 #include "run/setup.h"
 #include "saturate/data/input.h"
 #include "saturate/evaluator.h"
+#include "tests/data_testing.h"
 #include "tests/formula.h"
 #include "tests/trainer_testing.h"
 
@@ -64,6 +67,31 @@ Recipe recipe_to_evaluate(const std::string& eval_source) {
   }
   resolve_machine(recipe, at::kCPU);
   return resolve_recipe(recipe, *open_dataset(Env::posix(), eval_source), at::kCPU);
+}
+
+// Without a Trainer: as a program writes it, with defaults.
+TEST(Evaluator, AProgramsRecipeIsResolvedAsByARun) {
+  Recipe recipe;
+  recipe.model.name = "mlp";
+  recipe.augment.size = 16;
+  recipe.train.batch = 20;
+  const std::string source = "synth:size=16,count=50";
+  const auto classes = open_dataset(Env::posix(), source)->classes();
+  const auto model = make_model(recipe.model, {int(classes.size()), 16, Env::posix()});
+  Evaluator evaluator(Env::posix(), recipe, source, classes, at::kCPU);
+  std::vector<int64_t> batches;
+  const auto found =
+      evaluator.run(*model, classification(), [&](const DeviceBatch& batch, const at::Tensor&) {
+        batches.push_back(batch.count());
+        return true;
+      });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->samples, 50);
+  EXPECT_EQ(batches, (std::vector<int64_t>{20, 20, 10}));
+  recipe.train.batch = kAutomatic;
+  const Error error =
+      testing::error_of([&] { Evaluator(Env::posix(), recipe, source, classes, at::kCPU); });
+  EXPECT_EQ(error.where(), "train.eval_batch");
 }
 
 TEST(Evaluator, APipelineReturnsTheSameBits) {

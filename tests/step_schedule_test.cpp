@@ -263,6 +263,17 @@ TEST(Schedule, LengthsBelowAStepAreRefused) {
   expect_refused(options, "schedule.rise");
 }
 
+// A recipe's rules do not see the options of a program's own loop.
+TEST(Schedule, ALengthThatIsNotGivenIsRefused) {
+  for (const char* name : {"step", "exponential", "cosine_restarts"})
+    expect_refused(named(name), "schedule.every_epochs");
+  ScheduleOptions options = named("cosine_restarts");
+  options.every_epochs = 1;
+  EXPECT_NO_THROW(Schedule(options, 10, 5));
+  options.restart_mult = 0;
+  expect_refused(options, "schedule.restart_mult");
+}
+
 TEST(Schedule, UnknownNameIsAUsageError) {
   expect_refused(named("cosin"), "schedule.name");
 }

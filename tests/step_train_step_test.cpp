@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <stdexcept>
 
 #include "saturate/train_step.h"
 #include "tests/data_testing.h"
@@ -317,6 +318,28 @@ TEST_F(EvaluateTest, FlippedImagesHaveHalfTheWeight) {
   EXPECT_NEAR(evaluated({.flip = true}), loss(both), 1e-5);
   EXPECT_GT(std::abs(loss(plain) - loss(both)), 1e-3) << "this shows nothing otherwise";
   EXPECT_TRUE(model->training);
+}
+
+TEST_F(EvaluateTest, AnExceptionLeavesTheModelInTrainingMode) {
+  EvaluationOptions options;
+  options.observer = [&](const DeviceBatch&, const at::Tensor&) -> bool {
+    EXPECT_FALSE(model->training);
+    throw std::runtime_error("of the observer");
+  };
+  EXPECT_THROW(evaluated(options), std::runtime_error);
+  EXPECT_TRUE(model->training);
+}
+
+TEST_F(EvaluateTest, LeavesTf32AsTheTrainingHasIt) {
+  const Bench training({.precision = {.mode = PrecisionMode::kTf32}}, 8);
+  EvaluationOptions options;
+  options.observer = [](const DeviceBatch&, const at::Tensor&) {
+    EXPECT_FALSE(at::globalContext().allowTF32CuBLAS());
+    return true;
+  };
+  evaluated(options);
+  EXPECT_TRUE(at::globalContext().allowTF32CuBLAS());
+  EXPECT_TRUE(at::globalContext().allowTF32CuDNN());
 }
 
 // The shifted images made pixel by pixel: index -1 is 1, index 4 is 2.

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <memory>
+#include <string>
 #include <thread>
 
 #include "saturate/data/env.h"
@@ -75,6 +77,28 @@ TEST_F(CpuMemoryTest, BeyondTheBudgetAllocationFails) {
   }
   EXPECT_EQ(memory.budget(), 0);
   EXPECT_NO_THROW(bytes(50 * kMiB));
+}
+
+// As of a trainer that is made before the one before it ends.
+TEST_F(CpuMemoryTest, TheLastBudgetCountsInWhateverOrderTheyEnd) {
+  const auto made = [&](int64_t mib) {
+    return std::make_unique<MemoryBudget>(memory, mib > 0 ? before + mib * kMiB : 0);
+  };
+  auto first = made(10), second = made(8), none = made(0);
+  first.reset();
+  EXPECT_EQ(memory.budget(), before + 8 * kMiB);
+  none.reset();
+  EXPECT_EQ(memory.budget(), before + 8 * kMiB);
+  first = made(20);
+  second.reset();
+  EXPECT_EQ(memory.budget(), before + 20 * kMiB);
+  second = made(30);
+  second.reset();
+  EXPECT_EQ(memory.budget(), before + 20 * kMiB);
+  memory.set_budget(before + 40 * kMiB);  // by the program
+  first.reset();
+  EXPECT_EQ(memory.budget(), before + 40 * kMiB);
+  memory.set_budget(0);
 }
 
 TEST_F(CpuMemoryTest, AFailedAllocationOfTheSystemIsOutOfMemoryToo) {

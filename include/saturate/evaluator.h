@@ -18,15 +18,18 @@ class Evaluator {
   // Fails with kData naming an unknown one. `names`: batches carry their samples' names. `shard`:
   // the part of the images evaluated here, one per process. `data`: the source if it is open
   // already; `source` then only names it. `fields`: batch_fields() of the training source,
-  // whose form it must have, else kUsage. REQUIRES: recipe.augment.size is set, but for tensors.
+  // whose form it must have, else kUsage. `recipe`: a run's, or a program's, whose values that are
+  // "auto", and train.eval_batch, are resolved as by a run. Fails with kData on an empty source.
+  // REQUIRES: recipe.augment.size is set, but for tensors.
   Evaluator(Env& env, const Recipe& recipe, const std::string& source,
             const std::vector<std::string>& classes, const at::Device& device, bool names = false,
             const Shard& shard = {}, std::shared_ptr<const Dataset> data = nullptr,
             const std::vector<TensorField>& fields = {});
   ~Evaluator();
 
-  // Empty if the observer cancelled. Within a CancelScope that is cancelled, reads may then still
-  // be in progress: stop() waits for them.
+  // As evaluate(), with the metrics of Task::whole() unless there are several shards. Empty if the
+  // observer cancelled. Within a CancelScope that is cancelled, reads may then still be in
+  // progress: stop() waits for them.
   std::optional<Metrics> run(Model& model, const Task& task,
                              const EvaluationObserver& observer = {});
   // Waits for reads in progress. Nothing to do after run() unless that was cancelled.

@@ -44,15 +44,17 @@ class GradientReducer {
   // loss.backward(). With `reduce`, the gradients, including those of earlier backwards, are
   // all-reduced at the end; else this process's gradients are only accumulated. `waiting` is called
   // when only waiting for other processes is left, if that happens on the calling thread.
-  // Collective with `reduce`: all processes must call it, one without images with a zero loss such
-  // as zero_loss(). Fails with kUsage naming the parameters without a gradient, unless
-  // distributed.find_unused.
+  // Collective with `reduce`: all processes must call it, one without images with a zero loss: with
+  // zero_loss() or, with distributed.find_unused, the sum of the model's outputs for the empty
+  // batch. Fails with kUsage if the loss requires no gradient, before anything is sent, and, naming
+  // the parameters without a gradient, unless distributed.find_unused.
   void backward(const at::Tensor& loss, bool reduce, const std::function<void()>& waiting = {});
   // The sum of a number, a scalar, over all processes: [] double on its device. Collective; without
   // communication while set_enabled(false).
   at::Tensor total(const at::Tensor& own);
   // A zero connected to every parameter, including those of a loss; with distributed.find_unused a
-  // plain 0, since a parameter that is unused on all processes must stay unchanged.
+  // plain 0, since a parameter that is unused on all processes must stay unchanged. It then
+  // requires no gradient: add it to a loss that does.
   at::Tensor zero_loss() const;
   // Like backward(loss, true), for existing gradients: adds each of `gradients` to that of the
   // corresponding parameter, and all-reduces. `parameters` must be all that require a gradient.

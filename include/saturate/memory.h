@@ -38,22 +38,20 @@ class TensorMemory {
 // thread's use of tensors.
 TensorMemory& tensor_memory(const at::Device& device);
 
-// A budget for a scope; the previous one is restored afterwards.
+// A budget for a scope. Of several of one memory the last one made counts, in whatever order they
+// end; the end of the last one restores the budget from before the first. A budget that the program
+// sets meanwhile stays.
 class MemoryBudget {
  public:
-  // 0: leaves the budget unchanged.
-  MemoryBudget(TensorMemory& memory, int64_t bytes) : memory_(memory), before_(memory.budget()) {
-    if (bytes > 0) memory_.set_budget(bytes);
-  }
-  ~MemoryBudget() {
-    if (memory_.budget() != before_) memory_.set_budget(before_);
-  }
+  // 0: changes nothing.
+  MemoryBudget(TensorMemory& memory, int64_t bytes);
+  ~MemoryBudget();
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
  private:
   TensorMemory& memory_;
-  int64_t before_;
+  const int64_t bytes_;
 };
 
 }  // namespace saturate

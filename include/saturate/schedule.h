@@ -56,7 +56,7 @@ class Plateau {
 class Schedule {
  public:
   // `total`, `epoch`: steps of the run and of an epoch, both above 0. Fails with kUsage on an
-  // unknown name, or on a length below one step.
+  // unknown name, on a length below one step or not given, and on a restart_mult below 1.
   Schedule(const ScheduleOptions& options, int64_t total, int64_t epoch);
 
   // The factor on optimizer.lr for step `step`, from 0: a linear ramp (step + 1) / warmup over the

@@ -72,7 +72,8 @@ class Task {
   // Whether an evaluation keeps all outputs and labels for whole(), in the host's memory.
   virtual bool keeps_outputs() const { return false; }
   // Sets the metrics of an evaluation that cannot be computed from sums, such as those that rank
-  // all samples, from all outputs [N, ...] and labels [N, ...], on the CPU.
+  // all samples, from all outputs [N, ...] and labels [N, ...], as mean_loss() gets them, on the
+  // CPU. N > 0.
   virtual void whole(const at::Tensor& /*outputs*/, const at::Tensor& /*labels*/, Metrics&) const {}
 
   // The loss to train on. With mixed labels it is the weighted mean of both losses: for cross

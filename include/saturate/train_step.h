@@ -123,6 +123,7 @@ class TrainStep {
   const Task& task_;
   Optimizer& optimizer_;
   StepOptions options_;
+  bool on_cpu_ = false;
   std::vector<Stage> stages_;  // empty without gradient checkpointing
   std::optional<EncoderDecoder> encoder_;
   Ledger& ledger_;
@@ -148,11 +149,14 @@ struct EvaluationOptions {
   EvaluationObserver observer = nullptr;
   bool tf32 = true;            // except in fp32 mode
   bool inference_mode = true;  // torch's inference mode, not only without gradients
+  // Calls Task::whole() at the end, if the task keeps its outputs. False if `feeder` has only this
+  // process's samples: the task needs those of all.
+  bool whole = true;
 };
 
 // Runs the model on everything from `feeder`, in evaluation mode and without gradients; leaves the
-// model in training mode. Empty if the observer cancelled; NaN, unlike in training, if no pixel is
-// labelled.
+// model in training mode, also if it fails, and TF32 as it was. Empty if the observer cancelled;
+// NaN, unlike in training, if no pixel is labelled.
 std::optional<Metrics> evaluate(Model& model, const Task& task, Feeder& feeder,
                                 const EvaluationOptions& options);
 

@@ -117,7 +117,8 @@ struct TrainResult {
 
 // Belongs to one thread; holds the folder's lock while it lives. Everything that can be known to be
 // wrong is found by the constructor, before any training time is spent; errors are of all kinds.
-// While it lives, torch's number of threads in the process is train.threads.
+// While it lives, torch's number of threads in the process is train.threads. Of several trainers
+// each sets this and the other switches of the process, such as TF32, again for its own steps.
 class Trainer {
  public:
   Trainer(Env& env, const Recipe& recipe, TrainerOptions options);

@@ -138,17 +138,14 @@ int eval(const EvalArguments& arguments) {
                     recipe.watch.progress ? Progress::Style::kAuto : Progress::Style::kSilent);
   const auto task = make_task(recipe.train, recipe.model.classes, model->facets());
   Answers answers;
-  KeptOutputs kept;
   int64_t done = 0;
   const auto observer = [&](const DeviceBatch& batch, const at::Tensor& logits) {
     if (classifies) answers.add(logits, batch.labels);
-    if (task->keeps_outputs()) kept.add(logits, batch.labels);
     if (wants_names) predictions.add(batch, logits);
     progress.update(done += batch.count(), "");
     return true;
   };
-  Metrics metrics = *evaluator.run(*model, *task, observer);
-  if (const at::Tensor rows = kept.rows(); rows.defined()) kept.finish(*task, rows, metrics);
+  const Metrics metrics = *evaluator.run(*model, *task, observer);
   progress.finish();
   report_skipped(evaluator);
   std::optional<ClassResults> by_class;

@@ -5,12 +5,32 @@
 #include "data/sample_reader.h"
 
 namespace saturate {
+namespace {
+
+// Batches have room for images of augment.size.
+void check_sizes(const AugmentOptions& augment) {
+  require(augment.size.is_set(), "size of the images is not set", "augment.size",
+          "Set it to 1 or more");
+  for (const SizeChange& change : augment.size_changes)
+    require(change.size.is_set() && change.size.height <= augment.size.height &&
+                change.size.width <= augment.size.width,
+            "a size of size_changes is larger than size, or not set", "augment.size",
+            "Set AugmentOptions::size to the last and largest one");
+  require(augment.size_changes.empty() || augment.size_changes.back().size == augment.size,
+          "the last size of size_changes is not size", "augment.size",
+          "Set AugmentOptions::size to the last and largest one");
+}
+
+}  // namespace
 
 void check_loader(const Dataset& dataset, const LoaderOptions& options,
                   const AugmentOptions& augment) {
   require(options.batch > 0, "batch is empty", "train.batch", "Set it to 1 or more");
-  require(options.batch >= size_t(options.shard.world), "some processes have no sample",
-          "train.batch", "Give each at least one");
+  const Shard& shard = options.shard;
+  require(shard.world >= 1 && shard.rank >= 0 && shard.rank < shard.world,
+          "rank is not one of 0 to world - 1", "LoaderOptions::shard", "Set both, as of a Group");
+  require(options.batch >= size_t(shard.world), "some processes have no sample", "train.batch",
+          "Give each at least one");
   require(options.threads > 0, "no loader thread", "data.threads", "Set it to 1 or more");
   require(options.nice >= 0, "loader threads cannot have a raised priority", "data.nice",
           "Set it to 0 or more");
@@ -35,8 +55,7 @@ void check_loader(const Dataset& dataset, const LoaderOptions& options,
       "data.source", tensors ? "Ask for another output" : "Give a source of images");
   require(!tensors || (augment.mixup == 0 && augment.cutmix == 0), "tensors cannot be mixed",
           "augment.mixup", "Set augment.mixup=0 and augment.cutmix=0");
-  require(tensors || augment.size.is_set(), "size of the images is not set", "augment.size",
-          "Set it to 1 or more");
+  if (!tensors) check_sizes(augment);
   require(augment.policy_ops <= 8, "more operations than an EffectList has room for",
           "augment.policy", "Give rand 8 operations or less");
   require(tensors || augment.crop != CropKind::kRandom, "is for volumes", "augment.crop=random",

@@ -67,9 +67,12 @@ void set_size(Recipe& recipe, const OptionValue& value, const std::string& where
   } else if (const auto* side = std::get_if<int64_t>(&value)) {
     augment.size = *side == 0 ? 0 : side_of(double(*side), where);
   } else {
-    const auto* sides = std::get_if<std::vector<double>>(&value);
-    if (!sides || sides->size() != 2) fail_size("is not a size", where);
-    augment.size = {side_of(sides->front(), where), side_of(sides->back(), where)};
+    std::vector<double> sides;
+    if (const auto* given = std::get_if<std::vector<double>>(&value)) sides = *given;
+    if (const auto* own = std::get_if<std::vector<int64_t>>(&value))  // size_value()'s
+      sides.assign(own->begin(), own->end());
+    if (sides.size() != 2) fail_size("is not a size", where);
+    augment.size = {side_of(sides.front(), where), side_of(sides.back(), where)};
   }
 }
 

@@ -328,6 +328,10 @@ void GradientReducer::before_forward() {
 
 void GradientReducer::backward(const at::Tensor& loss, bool reduce,
                                const std::function<void()>& waiting) {
+  if (!loss.requires_grad())
+    fail(ErrorKind::kUsage, "the loss requires no gradient", group_.name(),
+         find_unused_ ? "Without images, use the sum of the model's outputs for the empty batch"
+                      : "Compute it from the model's outputs, or use zero_loss()");
   if (!reduce || !enabled_) {
     loss.backward();
     return;

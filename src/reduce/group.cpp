@@ -10,24 +10,20 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <future>
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <stdexcept>
-#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <utility>
 
 #include "base/printable.h"
 #include "reduce/backends.h"
 #include "reduce/heartbeat.h"
+#include "reduce/rendezvous.h"
 #include "reduce/sockets.h"
 #include "saturate/data/error.h"
 
@@ -38,7 +34,6 @@ using std::chrono::milliseconds;
 
 constexpr const char* kFailedKey = "failed";
 constexpr std::chrono::seconds kStoreAnswers{3};
-constexpr std::chrono::seconds kStoreSpare{10};  // added to timeouts that the store itself enforces
 constexpr int64_t kBroadcastBytes = int64_t{250} << 20;  // per broadcast, as Python's DDP
 
 // Threads created in its lifetime block SIGPIPE: the store's and Gloo's write to sockets of
@@ -69,84 +64,6 @@ std::string brief_reason(const std::exception& error) {
   std::string text = first_line(error.what());
   while (!text.empty() && (text.back() == '.' || text.back() == ' ')) text.pop_back();
   return text;
-}
-
-// The result of a call that may hang, for example when the network drops packets; empty after
-// `limit`: the call is then left to a thread that lives until the process ends.
-template <class Result>
-std::optional<Result> result_within(milliseconds limit, const std::function<Result()>& call) {
-  std::packaged_task<Result()> task(call);
-  auto result = task.get_future();
-  std::thread(std::move(task)).detach();
-  if (result.wait_for(limit) != std::future_status::ready) return std::nullopt;
-  return result.get();
-}
-
-// The launcher may have opened the socket, to reserve the port.
-int listening_socket(const World& world) {
-  if (const char* inherited = std::getenv("SATURATE_LISTEN_FD")) {
-    const int descriptor = std::atoi(inherited);
-    unsetenv("SATURATE_LISTEN_FD");  // it is used once
-    if (port_of(descriptor) == world.port) return descriptor;
-  }
-  return listen_at(world.master, world.port);
-}
-
-c10::intrusive_ptr<c10d::Store> connect_to_store(const World& world, milliseconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = uint16_t(world.port);
-  options.isServer = world.rank == 0 && !world.store_elsewhere;
-  if (options.isServer) options.masterListenFd = listening_socket(world);
-  options.waitWorkers = false;
-  options.timeout = timeout;
-  const auto store = c10::make_intrusive<c10d::TCPStore>(world.master, options);
-  return c10::make_intrusive<c10d::PrefixStore>(fmt::format("saturate/{}", world.attempt), store);
-}
-
-// Waits for all ranks and reports those that did not connect.
-void wait_for_all(c10d::Store& store, const World& world, milliseconds timeout) {
-  const auto key = [](int rank) { return fmt::format("here/{}", rank); };
-  store.set(key(world.rank), std::vector<uint8_t>{1});
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < world.size; ++rank) keys.push_back(key(rank));
-  try {
-    store.wait(keys, timeout);
-    return;
-  } catch (const std::exception&) {
-    // The missing ranks are named below.
-  }
-  report_lost_peer();
-  std::vector<int> missing;
-  for (int rank = 0; rank < world.size; ++rank)
-    if (!store.check({key(rank)})) missing.push_back(rank);
-  fail(ErrorKind::kRun,
-       fmt::format("rank {} of {} did not connect within {:g} s", fmt::join(missing, ", "),
-                   world.size, double(timeout.count()) * 1e-3),
-       fmt::format("{}:{}", world.master, world.port),
-       "Check that rank's output, or raise distributed.timeout_s");
-}
-
-// The result of a call to the store. The store enforces `timeout` if nobody listens or connects;
-// where a listener never responds it would wait forever.
-template <class Result>
-Result answered(const World& world, milliseconds timeout, const std::function<Result()>& call) {
-  if (auto result = result_within(timeout + kStoreSpare, call)) return *std::move(result);
-  report_lost_peer();
-  fail(ErrorKind::kRun,
-       fmt::format("the rendezvous server did not respond within {:g} s",
-                   double(timeout.count()) * 1e-3),
-       fmt::format("{}:{}", world.master, world.port),
-       "Check that rank 0 runs there and that no other program uses the port");
-}
-
-c10::intrusive_ptr<c10d::Store> rendezvous(const World& world, milliseconds timeout) {
-  using Store = c10::intrusive_ptr<c10d::Store>;
-  const auto store = answered<Store>(world, timeout,
-                                     [world, timeout] { return connect_to_store(world, timeout); });
-  return answered<Store>(world, timeout, [world, timeout, store] {
-    wait_for_all(*store, world, timeout);
-    return store;
-  });
 }
 
 // Connects to all other ranks, any of which may fail meanwhile.
@@ -234,6 +151,7 @@ Group::Group(const World& world, const DistributedOptions& options, const at::De
       group->setBackend(c10::DeviceType::CUDA, Type::GLOO, on_cpu);
     }
   });
+  note_group(world, state_->store);
 }
 
 // NCCL has to be shut down explicitly: gracefully, which waits for the other ranks, or by aborting.

@@ -12,6 +12,20 @@
 #include "saturate/data/input.h"
 
 namespace saturate {
+namespace {
+
+// With values for this machine in place of "auto" and 0, as a run's recipe has them.
+Recipe resolved_to_evaluate(Recipe recipe, const at::Device& device) {
+  resolve_machine(recipe, device);
+  TrainOptions& train = recipe.train;
+  if (train.eval_batch == 0) train.eval_batch = train.batch;
+  if (train.eval_batch < 1)
+    fail(ErrorKind::kUsage, "the batch of an evaluation is not known, since train.batch is auto",
+         "train.eval_batch", "Give a number of images");
+  return recipe;
+}
+
+}  // namespace
 
 struct Evaluator::State {
   State(Env& env, const Recipe& recipe, const std::string& source,
@@ -29,7 +43,8 @@ struct Evaluator::State {
                 .flip = recipe.train.eval_flip,
                 .shift = recipe.train.eval_shift,
                 .tf32 = recipe.precision.tf32,
-                .inference_mode = recipe.train.inference_mode} {
+                .inference_mode = recipe.train.inference_mode,
+                .whole = shard.world == 1} {
     PipelineSetup pipeline{recipe.pipeline};
     pipeline.stages.encoder = false;  // evaluation runs the model in one part
     if (pipeline.stages.any()) feed.feeder.use_pipeline(std::move(pipeline));
@@ -47,6 +62,7 @@ struct Evaluator::State {
 
   const Dataset& checked(const Recipe& recipe, const std::string& source,
                          const std::vector<TensorField>& fields) {
+    require_samples(*data, source);
     require_same_tensors(fields, *data, recipe.augment, source);
     require_masks(recipe.train.task, *data, source);
     const TensorField* const target = target_of(data->tensors());
@@ -79,8 +95,8 @@ Evaluator::Evaluator(Env& env, const Recipe& recipe, const std::string& source,
                      const std::vector<std::string>& classes, const at::Device& device, bool names,
                      const Shard& shard, std::shared_ptr<const Dataset> data,
                      const std::vector<TensorField>& fields)
-    : state_(std::make_unique<State>(env, recipe, source, classes, device, names, shard,
-                                     std::move(data), fields)) {}
+    : state_(std::make_unique<State>(env, resolved_to_evaluate(recipe, device), source, classes,
+                                     device, names, shard, std::move(data), fields)) {}
 Evaluator::~Evaluator() = default;
 
 std::optional<Metrics> Evaluator::run(Model& model, const Task& task,

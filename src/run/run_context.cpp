@@ -37,6 +37,12 @@ void require_named(bool good, const std::string& key, const std::string& needs) 
          "Change it, or use a name in the recipe: add_model() adds a model to its table");
 }
 
+// The parser checks ranges as it reads, and a checkpoint's recipe is read again.
+void require_ranges(const Recipe& recipe, const std::string& where) {
+  Recipe copy = recipe;
+  for (const OptionRow& row : option_table()) row.set(copy, row.get(recipe), where);
+}
+
 Recipe naming_own_objects(Recipe recipe, const TrainerOptions& options) {
   const std::string own(kOwnObject);
   const TrainOptions& train = recipe.train;
@@ -68,7 +74,9 @@ Recipe naming_own_objects(Recipe recipe, const TrainerOptions& options) {
   if (options.schedule) recipe.schedule.name = own;
   if (options.dataset && recipe.data.source.empty()) recipe.data.source = own + ":";
   if (options.eval_dataset && recipe.data.eval_source.empty()) recipe.data.eval_source = own + ":";
-  validate_recipe(recipe, "the program's recipe");  // it may not come from a parser
+  const std::string where = "the program's recipe";  // it may not come from a parser
+  require_ranges(recipe, where);
+  validate_recipe(recipe, where);
   return recipe;
 }
 

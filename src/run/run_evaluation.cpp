@@ -109,7 +109,6 @@ std::optional<Metrics> RunEvaluation::evaluate_own(const EvaluationObserver& obs
     return evaluator_->run(learner_.model(), learner_.task(), observer);
   } catch (const Error&) {
     if (!run_.options.should_stop()) throw;
-    learner_.model().set_training(true);
     return std::nullopt;
   }
 }
@@ -120,13 +119,14 @@ std::optional<Metrics> RunEvaluation::evaluate(const RunPosition& position, cons
   answers_.clear();
   kept_.clear();
   const Task& task = learner_.task();
+  const bool keeps = run_.group && task.keeps_outputs();  // one process's evaluator does it itself
   SampleGallery* const gallery = recorder_.gallery();
   if (gallery) gallery->begin_evaluation();
   RunLog& log = recorder_.log();
   const auto found = evaluate_own([&](const DeviceBatch& batch, const at::Tensor& logits) {
     done += size_t(batch.count());
     if (classifies()) answers_.add(logits, batch.labels);
-    if (task.keeps_outputs()) kept_.add(logits, batch.labels);
+    if (keeps) kept_.add(logits, batch.labels);
     if (gallery) gallery->see(batch, logits);
     const size_t all = std::min(evaluator_->size(), done * size_t(run_.shard().world));
     log.show(position, fmt::format("{} {}/{}", title, all, evaluator_->size()));
@@ -136,13 +136,13 @@ std::optional<Metrics> RunEvaluation::evaluate(const RunPosition& position, cons
   if (run_.any(!found)) return std::nullopt;
   Metrics all = all_reduce_metrics(run_, task, *found);
   all.clear_if_uncounted();
-  if (!task.keeps_outputs()) return all;
+  if (!keeps) return all;
   if (const at::Tensor rows = all_kept_rows(); rows.defined()) kept_.finish(task, rows, all);
   return all;
 }
 
 bool RunEvaluation::classifies() const {
-  return run_.recipe.train.task == TaskKind::kClassify;
+  return run_.recipe.train.task == TaskKind::kClassify && !run_.options.task;
 }
 
 bool RunEvaluation::run(const RunPosition& position, bool counts) {
@@ -267,10 +267,9 @@ at::Tensor RunEvaluation::all_answers() {
   return run_.group->gather(padded).flatten();
 }
 
-// The kept rows of all ranks.
+// The kept rows of all ranks. REQUIRES: a group.
 at::Tensor RunEvaluation::all_kept_rows() {
-  at::Tensor own = kept_.rows();
-  if (!run_.group) return own;
+  const at::Tensor own = kept_.rows();
   Ledger::Scope scope(run_.ledger, Phase::kReduce);
   const bool any = own.defined();
   const at::Tensor most = at::full({3}, any ? own.size(0) : 0, at::kLong);
@@ -289,7 +288,9 @@ at::Tensor RunEvaluation::all_kept_rows() {
 
 // Writes the results by class. Collective.
 void RunEvaluation::write_classes(const Metrics& found, int64_t step) {
-  const bool segments = run_.recipe.train.task == TaskKind::kSegment;
+  // A program's own task may count no pixels.
+  const bool segments =
+      run_.recipe.train.task == TaskKind::kSegment && !(run_.options.task && found.pixels.empty());
   if (!segments && !classifies()) return;
   const at::Tensor cells = segments ? at::Tensor() : all_answers();
   if (!run_.is_first()) return;

@@ -106,7 +106,7 @@ class RunEvaluation {
   Recorder& recorder_;
   const std::unique_ptr<Evaluator> evaluator_;  // null without a source
   Answers answers_;                             // of this rank's images, in the last evaluation
-  KeptOutputs kept_;                            // likewise, if the task needs them
+  KeptOutputs kept_;                            // likewise, of several processes
   std::optional<Evaluation> last_;
   const std::shared_ptr<WatchedMetric> watched_;
   bool changed_ = false;

@@ -32,9 +32,11 @@ ProgressCallback progress_of(const RunContext& run, const std::string& title) {
 }
 
 std::shared_ptr<const Dataset> open_source(const RunContext& run) {
-  if (run.options.dataset) return run.options.dataset;
   const DataOptions& data = run.recipe.data;
-  return open_input(run.env, data.source, data, progress_of(run, "copy"));
+  std::shared_ptr<const Dataset> opened = run.options.dataset;
+  if (!opened) opened = open_input(run.env, data.source, data, progress_of(run, "copy"));
+  require_samples(*opened, data.source);
+  return opened;
 }
 
 // A resumed run continues with the batch that was found for it.

@@ -185,6 +185,12 @@ int micro_batch_size(const TrainOptions& train) {
   return (train.batch + train.accumulate - 1) / train.accumulate;
 }
 
+void require_samples(const Dataset& data, const std::string& source) {
+  if (data.size() == 0)
+    fail(ErrorKind::kData, "the source has no samples", source,
+         "Check what the program's dataset selects");
+}
+
 void require_masks(TaskKind task, const Dataset& data, const std::string& source) {
   if (data.tensors().empty() &&
       (task == TaskKind::kRegress || task == TaskKind::kMultilabel || task == TaskKind::kLanguage))

@@ -77,6 +77,9 @@ struct InputFeed {
   Feeder feeder;
 };
 
+// Fails with kData if the source is empty, as a program's own may be.
+void require_samples(const Dataset& data, const std::string& source);
+
 // Fails with kUsage if the source has masks and the task takes none, or vice versa.
 void require_masks(TaskKind task, const Dataset& data, const std::string& source);
 

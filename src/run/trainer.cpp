@@ -49,6 +49,7 @@ void Trainer::State::begin() {
 
 // Data that was skipped may leave an epoch fewer steps than epoch_steps(), or none.
 bool Trainer::State::make_step() {
+  learner.set_switches();  // another trainer may have made a step since the last one
   if (!has_begun) begin();
   bool made = false;
   while (!ended && !made) {

@@ -105,15 +105,19 @@ constexpr RegistryEntry<ScheduleCurve, ScheduleTraits> kSchedules[] = {
      Traits{.needs_evaluations = true}},
 };
 
-// A length given in epochs must be at least one step.
+// A length given in epochs must be at least one step, and a period may not shrink.
 void require_whole_step(const ScheduleOptions& options, const ScheduleTraits& traits,
                         const CurvePoint& whole) {
   const auto refuse = [](const std::string& key, const std::string& remedy,
-                         const std::string& least = "a step") {
-    fail(ErrorKind::kUsage, "schedule." + key + " is less than " + least, "schedule." + key,
-         remedy);
+                         const std::string& problem = "is less than a step") {
+    fail(ErrorKind::kUsage, "schedule." + key + " " + problem, "schedule." + key, remedy);
   };
   const std::string longer = "Make it longer, or train.batch smaller";
+  if (traits.every == EveryEpochs::kScale && !(options.every_epochs > 0))
+    refuse("every_epochs", "Give the epochs in which the rate falls by schedule.gamma",
+           "is not above 0");
+  if (traits.every == EveryEpochs::kPeriod && options.restart_mult < 1)
+    refuse("restart_mult", "Set it to 1 or more", "is less than 1");
   const bool in_steps = traits.every == EveryEpochs::kDrops || traits.every == EveryEpochs::kPeriod;
   if (in_steps && to_steps(options.every_epochs, whole) < 1) refuse("every_epochs", longer);
   if (traits.has_milestones)
@@ -122,7 +126,7 @@ void require_whole_step(const ScheduleOptions& options, const ScheduleTraits& tr
   if (!traits.is_cycle) return;
   const bool by_epoch = options.per == SchedulePer::kEpoch;
   if (options.rise * double(by_epoch ? in_epochs(whole).total : whole.total) > 1) return;
-  if (by_epoch) refuse("rise", "Raise it, or train for more epochs", "an epoch");
+  if (by_epoch) refuse("rise", "Raise it, or train for more epochs", "is less than an epoch");
   refuse("rise", "Raise it, or train for more steps");
 }
 

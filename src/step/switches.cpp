@@ -79,6 +79,17 @@ void SwitchesScope::set(const Switches& switches) const {
   if (!former.keep_host_memory) former.keep_host_memory = kept;
 }
 
+Tf32Scope::Tf32Scope(bool tf32)
+    : cublas_(at::globalContext().allowTF32CuBLAS()), cudnn_(at::globalContext().allowTF32CuDNN()) {
+  scope_.set({.tf32 = tf32});
+}
+
+Tf32Scope::~Tf32Scope() {
+  const MutexLock lock(scopes_mutex);
+  at::globalContext().setAllowTF32CuBLAS(cublas_);
+  at::globalContext().setAllowTF32CuDNN(cudnn_);
+}
+
 at::Tensor zeros_there(at::IntArrayRef sizes, const at::TensorOptions& options) {
   if (create_on_device) return at::zeros(sizes, options);
   return at::zeros(sizes, options.device(at::kCPU)).to(options.device());

@@ -32,6 +32,19 @@ class SwitchesScope {
   void set(const Switches& switches) const;
 };
 
+// Sets TF32 while it lives; its end restores what was set before, as by the step of a training.
+class Tf32Scope {
+ public:
+  explicit Tf32Scope(bool tf32);
+  ~Tf32Scope();
+  Tf32Scope(const Tf32Scope&) = delete;
+  Tf32Scope& operator=(const Tf32Scope&) = delete;
+
+ private:
+  const SwitchesScope scope_;
+  const bool cublas_, cudnn_;  // before
+};
+
 at::Tensor zeros_there(at::IntArrayRef sizes, const at::TensorOptions& options);
 at::Tensor zeros_like_there(const at::Tensor& tensor);
 

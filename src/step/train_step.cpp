@@ -22,6 +22,7 @@
 #include "step/precision.h"
 #include "step/step_package.h"
 #include "step/switches.h"
+#include "task/class_counts.h"
 #include "trace/host.h"
 
 namespace saturate {
@@ -107,6 +108,8 @@ TrainStep::TrainStep(Model& model, const Task& task, Optimizer& optimizer,
       ledger_(ledger),
       switches_(std::make_unique<SwitchesScope>()) {
   const PrecisionOptions& precision = options.precision;
+  const at::Device device = model.parameters().at(0).tensor.device();
+  on_cpu_ = device.is_cpu();
   if (options.label_smoothing > 0 && !task.is_cross_entropy())
     fail(ErrorKind::kUsage, "the model's own loss does not support label smoothing",
          "train.label_smoothing", "Set it to 0");
@@ -118,7 +121,7 @@ TrainStep::TrainStep(Model& model, const Task& task, Optimizer& optimizer,
   if (reduced_type(precision.mode) == at::kHalf)
     scaler_.emplace(GradScalerOptions{.initial_scale = precision.initial_scale,
                                       .interval = precision.growth_interval},
-                    model.parameters().at(0).tensor.device());
+                    device);
   if (!scaler_) return;
   for (const auto& [name, buffer] : model.buffers())
     if (buffer.is_floating_point() && buffer.numel() > 0) statistics_.push_back(buffer);
@@ -131,7 +134,7 @@ void TrainStep::set_switches() const {
               .cudnn_benchmark = options_.cudnn_benchmark,
               .detect_anomaly = options_.detect_anomaly,
               .create_on_device = options_.create_on_device};
-  if (model_.parameters().at(0).tensor.is_cpu()) to.keep_host_memory = options_.keep_memory;
+  if (on_cpu_) to.keep_host_memory = options_.keep_memory;
   switches_->set(to);
 }
 
@@ -279,14 +282,31 @@ void TrainStep::load_scaler_state(const std::vector<NamedTensor>& state) {
   if (scaler_) scaler_->load_state(state);
 }
 
+namespace {
+
+// The model evaluates for as long as this lives, also if an exception ends it; then it trains.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(Model& model) : model_(model) { model.set_training(false); }
+  ~EvaluationMode() { model_.set_training(true); }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  Model& model_;
+};
+
+}  // namespace
+
 std::optional<Metrics> evaluate(Model& model, const Task& task, Feeder& feeder,
                                 const EvaluationOptions& options) {
   const c10::InferenceMode inference(options.inference_mode);
   const c10::NoGradGuard no_grad;
-  const SwitchesScope switches;
-  switches.set({.tf32 = uses_tf32(options.precision, options.tf32)});
-  model.set_training(false);
+  const Tf32Scope tf32(uses_tf32(options.precision, options.tf32));
+  const bool keeps = options.whole && task.keeps_outputs();
+  const EvaluationMode mode(model);
   RunningMetrics metrics(task);
+  KeptOutputs kept;
   DeviceBatch batch;
   bool cancelled = false;
   while (!cancelled && feeder.next(batch)) {
@@ -294,12 +314,13 @@ std::optional<Metrics> evaluate(Model& model, const Task& task, Feeder& feeder,
     AutocastScope autocast(options.precision, batch.images.device().type());
     const at::Tensor logits = averaged_logits(model, task, batch.images, options);
     metrics.add(task.mean_loss(logits, batch.labels, /*smoothing=*/0), logits, batch.labels);
+    if (keeps) kept.add(logits, batch.labels);
     cancelled = options.observer && !options.observer(batch, logits);
   }
-  model.set_training(true);
   if (cancelled) return std::nullopt;
   Metrics found = metrics.read();
   found.clear_if_uncounted();
+  if (const at::Tensor rows = kept.rows(); rows.defined()) kept.finish(task, rows, found);
   return found;
 }
 

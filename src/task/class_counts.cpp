@@ -87,7 +87,18 @@ at::Tensor Answers::cells() const {
   return at::cat(cells_).cpu();
 }
 
+at::Tensor KeptOutputs::Form::restored(const at::Tensor& rows) const {
+  std::vector<int64_t> sizes = {rows.size(0)};
+  sizes.insert(sizes.end(), shape.begin(), shape.end());
+  return rows.reshape(sizes).to(type);
+}
+
+KeptOutputs::Form KeptOutputs::form_of(const at::Tensor& values) {
+  return {values.sizes().slice(1).vec(), values.scalar_type()};
+}
+
 void KeptOutputs::clear() {
+  outputs_form_ = labels_form_ = {};
   outputs_ = recent_values_ = 0;
   rows_.clear();
   recent_.clear();
@@ -100,6 +111,8 @@ void KeptOutputs::add(const at::Tensor& outputs, const at::Tensor& labels) {
   };
   if (labels.size(0) == 0) return;
   const c10::NoGradGuard no_grad;
+  outputs_form_ = form_of(outputs);
+  labels_form_ = form_of(labels);
   outputs_ = outputs.numel() / outputs.size(0);
   recent_.push_back(at::cat({flat(outputs), flat(labels)}, 1));
   recent_values_ += recent_.back().numel();
@@ -119,7 +132,8 @@ at::Tensor KeptOutputs::rows() {
 
 void KeptOutputs::finish(const Task& task, const at::Tensor& rows, Metrics& metrics) const {
   const int64_t labels = rows.size(1) - outputs_;
-  task.whole(rows.narrow(1, 0, outputs_), rows.narrow(1, outputs_, labels), metrics);
+  task.whole(outputs_form_.restored(rows.narrow(1, 0, outputs_)),
+             labels_form_.restored(rows.narrow(1, outputs_, labels)), metrics);
 }
 
 }  // namespace saturate

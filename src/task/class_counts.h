@@ -46,13 +46,14 @@ class Answers {
 class KeptOutputs {
  public:
   void clear();
-  // outputs [N, ...] and labels [N, ...]. Waits for their device only after many values, which it
-  // then no longer holds.
+  // outputs [N, ...] and labels [N, ...], in each call of the same shapes but for N. Waits for
+  // their device only after many values, which it then no longer holds.
   void add(const at::Tensor& outputs, const at::Tensor& labels);
   // [samples, outputs and labels] double on the host, of all samples in order; undefined without
   // any.
   at::Tensor rows();
-  // Task::whole() of rows(), of this process or of several.
+  // Task::whole() of rows(), of this process or of several, in the shapes and types that were
+  // added; if only other processes have added samples, as [N, values] double.
   void finish(const Task& task, const at::Tensor& rows, Metrics& metrics) const;
   // Values that the model returns for a sample; 0 if nothing was added.
   int64_t outputs() const { return outputs_; }
@@ -60,8 +61,17 @@ class KeptOutputs {
   void set_outputs(int64_t outputs) { outputs_ = outputs; }
 
  private:
+  // A sample's shape, and the type of its values.
+  struct Form {
+    std::vector<int64_t> shape = {-1};
+    at::ScalarType type = at::kDouble;
+    // [N, values] double as [N, ...].
+    at::Tensor restored(const at::Tensor& rows) const;
+  };
+  static Form form_of(const at::Tensor& values);
   void move_to_host();
 
+  Form outputs_form_, labels_form_;
   int64_t outputs_ = 0;
   std::vector<at::Tensor> rows_, recent_;  // on the host, and after them on the outputs' device
   int64_t recent_values_ = 0;

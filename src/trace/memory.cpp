@@ -12,6 +12,7 @@
 #include <atomic>
 #include <limits>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "base/cgroup.h"
@@ -180,7 +181,34 @@ class CudaMemory : public TensorMemory {
   std::atomic<int64_t> budget_ = 0;
 };
 
+// The budgets of one memory that live.
+struct LiveBudgets {
+  int64_t before = 0;                                            // the first one
+  std::vector<std::pair<const MemoryBudget*, int64_t>> budgets;  // bytes, in the order of making
+};
+
+Mutex budgets_mutex;
+std::map<const TensorMemory*, LiveBudgets> live_budgets GUARDED_BY(budgets_mutex);
+
 }  // namespace
+
+MemoryBudget::MemoryBudget(TensorMemory& memory, int64_t bytes) : memory_(memory), bytes_(bytes) {
+  if (bytes_ <= 0) return;
+  const MutexLock lock(budgets_mutex);
+  LiveBudgets& live = live_budgets[&memory_];
+  if (live.budgets.empty()) live.before = memory_.budget();
+  memory_.set_budget(bytes_);
+  live.budgets.emplace_back(this, bytes_);
+}
+
+MemoryBudget::~MemoryBudget() {
+  if (bytes_ <= 0) return;
+  const MutexLock lock(budgets_mutex);
+  LiveBudgets& live = live_budgets[&memory_];
+  const bool counts = live.budgets.back().first == this && memory_.budget() == bytes_;
+  std::erase(live.budgets, std::pair<const MemoryBudget*, int64_t>(this, bytes_));
+  if (counts) memory_.set_budget(live.budgets.empty() ? live.before : live.budgets.back().second);
+}
 
 bool keep_host_memory(bool keep) {
   return CountingAllocator::get().set_keeps(keep);
