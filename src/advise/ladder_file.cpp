@@ -14,6 +14,7 @@
 #include "base/files.h"
 #include "base/printable.h"
 #include "data/bytes.h"
+#include "recipe/toml_depth.h"
 #include "saturate/data/registry.h"
 
 namespace saturate {
@@ -113,6 +114,7 @@ class Section {
 };
 
 toml::table parse_table(const std::string& text, const std::string& where) {
+  require_shallow(text, where);
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {

@@ -53,14 +53,14 @@ bool begins_with_ended_process(std::string_view text) {
   return process > 0 && ::kill(process, 0) != 0 && errno == ESRCH;
 }
 
-namespace {
-
 namespace fs = std::filesystem;
 
 bool is_link(const std::string& path) {
   std::error_code none;
   return fs::is_symlink(fs::symlink_status(path, none));
 }
+
+namespace {
 
 // The system's link to what a process has open (/dev/stdout). /dev/shm has files as anywhere.
 bool is_descriptor(const std::string& path) {

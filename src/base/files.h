@@ -33,6 +33,9 @@ inline std::string without_end_slashes(std::string path) {
   return path;
 }
 
+// Whether the path is a symbolic link, to whatever it leads.
+bool is_link(const std::string& path);
+
 // Removes a temporary file after a more important failure; ignores errors.
 void discard(Env& env, const std::string& temporary);
 

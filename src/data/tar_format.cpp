@@ -17,7 +17,7 @@ constexpr size_t kChecksumAt = 148, kChecksumLength = 8;
 constexpr size_t kTypeAt = 156;
 constexpr size_t kMagicAt = 257;
 constexpr size_t kPrefixAt = 345, kPrefixLength = 155;
-// Of a GNU sparse file: whether a block with more of its map follows the header, or such a block.
+// GNU's sparse files: whether a block with more of the map follows the header, or such a block.
 constexpr size_t kMapContinuesAt = 482, kBlockContinuesAt = 504;
 
 [[noreturn]] void fail_header(const std::string& what, const std::string& path, uint64_t offset) {
