@@ -61,14 +61,18 @@ class ZipText {
     const std::string stored = deflated_ ? deflated(bytes, -15) : bytes;
     const auto crc =
         uint32_t(crc32(0, reinterpret_cast<const Bytef*>(bytes.data()), uInt(bytes.size())));
-    std::string common = number<uint16_t>(20) + number<uint16_t>(0) +
-                         number<uint16_t>(deflated_ ? 8 : 0) + number<uint32_t>(0) + number(crc) +
-                         number(uint32_t(stored.size())) + number(uint32_t(bytes.size())) +
-                         number(uint16_t(name.size())) + number<uint16_t>(0);
-    directory_ += "PK\x01\x02" + number<uint16_t>(20) + common + number<uint16_t>(0) +
-                  number<uint16_t>(0) + number<uint16_t>(0) + number<uint32_t>(0) +
-                  number(uint32_t(members_.size())) + name;
-    members_ += "PK\x03\x04" + common + name + stored;
+    begin_ = number<uint16_t>(20) + number<uint16_t>(0) + number<uint16_t>(deflated_ ? 8 : 0) +
+             number<uint32_t>(0) + number(crc) + number(uint32_t(stored.size())) +
+             number(uint32_t(bytes.size()));
+    offset_ = uint32_t(members_.size());
+    members_ += "PK\x03\x04" + with_name_length(name) + name + stored;
+    add_name(name);
+  }
+  // One more name for the member that was added last.
+  void add_name(const std::string& name) {
+    directory_ += "PK\x01\x02" + number<uint16_t>(20) + with_name_length(name) +
+                  number<uint16_t>(0) + number<uint16_t>(0) + number<uint16_t>(0) +
+                  number<uint32_t>(0) + number(offset_) + name;
     ++count_;
   }
   std::string text() const {
@@ -82,9 +86,14 @@ class ZipText {
   static std::string number(T value) {
     return {reinterpret_cast<const char*>(&value), sizeof value};
   }
+  std::string with_name_length(const std::string& name) const {
+    return begin_ + number(uint16_t(name.size())) + number<uint16_t>(0);
+  }
 
   const bool deflated_;
   std::string members_, directory_;
+  std::string begin_;    // of the last member's headers, up to its sizes
+  uint32_t offset_ = 0;  // of the last member
   uint16_t count_ = 0;
 };
 

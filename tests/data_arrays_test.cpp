@@ -1,8 +1,10 @@
 // npy:, npz:, safetensors: and tokens:.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <system_error>
 
 #include "tests/array_testing.h"
 #include "tests/format_testing.h"
@@ -97,6 +99,22 @@ TEST(NpySource, ALargeArrayIsReadFromTheFile) {
   EXPECT_EQ(sample_of(*dataset, kRows - 2).bytes[0], std::byte{0});
   std::filesystem::resize_file(path, begin + kRows * kRow - 1);
   EXPECT_EQ(error_of([&] { sample_of(*dataset, kRows - 1); }).kind(), ErrorKind::kData);
+}
+
+// Read at the start, and once more in C order: it needs twice the memory.
+TEST(NpySource, AnArrayThatDoesNotFitInMemoryIsRefused) {
+  const TempDir dir;
+  const std::string path = dir / "x.npy";
+  const auto memory = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  const uint64_t rows = memory / 16 + 1;  // of 8 bytes
+  write_file(path, npy("<f4", std::to_string(rows) + ", 2", "", /*fortran=*/true));
+  std::error_code failed;
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) + rows * 8, failed);
+  if (failed) GTEST_SKIP() << "this file system has no such files: " << failed.message();
+  const Error error = error_of([&] { open_dataset(env(), "npy:" + path); });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
+  EXPECT_EQ(error.where(), path);
+  EXPECT_NE(error.reason().find("the array takes"), std::string::npos) << error.reason();
 }
 
 TEST(NpySource, HostileFilesAreRefusedWithAReason) {
@@ -298,6 +316,15 @@ TEST(TokensSource, TokensOutsideTheVocabularyAndBadFilesAreErrors) {
     EXPECT_EQ(
         error_of([&] { open_dataset(env(), "tokens:" + (dir / name) + ",context=1"); }).kind(),
         ErrorKind::kData);
+  for (const int32_t number : {20240520, 20240801}) {  // the header would be read as tokens
+    std::vector<int32_t> header(256);
+    header[0] = number;
+    header[1] = 3;
+    write_file(dir / "d.bin", raw(header) + raw(std::vector<uint16_t>{1, 2, 3, 4}));
+    const Error version = error_of([&] { open_dataset(env(), "tokens:" + (dir / "d.bin")); });
+    EXPECT_EQ(version.kind(), ErrorKind::kData);
+    EXPECT_NE(version.reason().find("version 3"), std::string::npos) << version.reason();
+  }
 }
 
 }  // namespace

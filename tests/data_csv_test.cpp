@@ -73,6 +73,19 @@ TEST(CsvSource, ATargetOfTextsOrOfNamedClassesIsAClass) {
   EXPECT_EQ(numbers->classes().size(), 3u);
 }
 
+// NAN and INF are codes of airports; a NaN has no place in an order of numbers.
+TEST(CsvSource, CategoriesThatReadAsNanAreKnown) {
+  const TempDir dir;
+  write_file(dir / "a.csv", "code,y\nx,1\nNAN,2\nINF,3\n5,4\nNan,5\n");
+  const auto dataset = open_dataset(env(), dir / "a.csv");
+  // In the order 5, INF, NAN, Nan, x.
+  EXPECT_EQ(row_of(*dataset, 0).x, (std::vector<float>{0, 0, 0, 0, 1}));
+  EXPECT_EQ(row_of(*dataset, 1).x, (std::vector<float>{0, 0, 1, 0, 0}));
+  EXPECT_EQ(row_of(*dataset, 2).x, (std::vector<float>{0, 1, 0, 0, 0}));
+  EXPECT_EQ(row_of(*dataset, 3).x, (std::vector<float>{1, 0, 0, 0, 0}));
+  EXPECT_EQ(row_of(*dataset, 4).x, (std::vector<float>{0, 0, 0, 1, 0}));
+}
+
 TEST(CsvSource, ANumberThatIsNotFiniteIsNamed) {
   const TempDir dir;
   write_file(dir / "a.csv", "v,y\n1,2\ninf,3\n");

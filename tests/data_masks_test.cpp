@@ -66,6 +66,9 @@ TEST(MaskSource, MissingFilesAreNamed) {
   const auto open = [&] { open_dataset(Env::posix(), "masks:" + dir.path()); };
   expect_error(open, {"no folder images/", dir.path()});
   write_masks(dir.path());
+  write_file(dir / "images/a.png", "");
+  expect_error(open, {"images a.jpg and a.png have the same mask", "/masks/a.png"});
+  std::filesystem::remove(dir / "images/a.png");
   std::filesystem::remove(dir / "masks/b.png");
   expect_error(open, {"/images/b.jpg has no mask", "/masks/b.png"});
   write_file(dir / "classes.txt", "sky\n");

@@ -1,7 +1,8 @@
-// Archives joined by cat or in a folder, single zero blocks, and other bytes after an archive's
-// end.
+// Archives joined by cat or in a folder, single zero blocks, sparse files, and other bytes after an
+// archive's end.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <filesystem>
 
 #include "data/tar_format.h"
@@ -85,6 +86,29 @@ TEST_F(JoinedTars, ANameWithoutItsMemberIsAnError) {
   const std::string only_name = two.substr(name, 1024);  // the header, and the name itself
   const Error error = error_of([&] { open(only_name + std::string(1024, '\0') + one); });
   EXPECT_NE(error.reason().find("member that is missing"), std::string::npos) << error.what();
+}
+
+// A header of GNU tar, with a map that continues in the next block.
+std::string sparse_header(const std::string& name, uint64_t size) {
+  std::string block = testing::to_text(make_tar_header(name, size));
+  block[156] = 'S';
+  block.replace(257, 8, "ustar  \0", 8);
+  block[482] = 1;
+  block.replace(148, 8, 8, ' ');
+  unsigned sum = 0;
+  for (const char c : block) sum += static_cast<unsigned char>(c);
+  for (size_t i = 0; i < 6; ++i, sum >>= 3) block[153 - i] = char('0' + (sum & 7));
+  return block;
+}
+
+// tar -S writes the map of a file with more than four holes so; its size does not count it.
+TEST_F(JoinedTars, ASparseFileBesideTheImagesIsSkipped) {
+  std::string map(1024, '\0');
+  map[504] = 1;
+  const std::string sparse = map + std::string(512, 'p');
+  EXPECT_EQ(open(sparse_header("model.db", 512) + sparse + one)->size(), first->size());
+  const Error error = error_of([&] { open(sparse_header("a.jpg", 512) + sparse + one); });
+  EXPECT_NE(error.reason().find("sparse file"), std::string::npos) << error.what();
 }
 
 TEST(TarFolder, AFolderOfArchivesIsAllOfThem) {

@@ -122,6 +122,38 @@ TEST_F(WebDataset, JsonLabelsAreNumbersOrNames) {
   EXPECT_EQ(mixed->classes(), (std::vector<std::string>{"10", "x"}));
 }
 
+// Else each image would get its folder as class.
+TEST_F(WebDataset, AJsonThatMayHideTheLabelIsNamed) {
+  const std::string not_json = R"({"label": 3, "similarity": NaN})",
+                    large = R"({"label": 3, "x": ")" + std::string(1 << 20, 'x') + "\"}";
+  expect_error({{"00/a.jpg", "1"}, {"00/a.json", not_json}}, "not valid JSON", "t.tar:00/a.json");
+  expect_error({{"00/a.jpg", "1"}, {"00/a.json", large}}, "larger than 1 MiB", "t.tar:00/a.json");
+  for (const std::string& text : {not_json, large})
+    EXPECT_EQ(labels_of(*open({{"a.jpg", "1"}, {"a.cls", "cat"}, {"a.json", text}})),
+              std::vector<std::string>{"cat"});
+  PairGroup group;  // as of an archive that is far away
+  group.start("a", 0);
+  group.add_label("json", reduced_json(not_json));
+  EXPECT_EQ(error_of([&] { group.label("far.tar:a"); }).where(), "far.tar:a.json");
+  group.add_label("json", reduced_json(R"({"label": 3, "x": 4})"));
+  EXPECT_EQ(group.label("far.tar:a"), "3");
+}
+
+// As of tar -r and -u; tar -x would take the last ones.
+TEST_F(WebDataset, MembersThatWereAddedAgainAreRefused) {
+  const std::string label = "the image's label is in the archive twice";
+  expect_error({{"a.jpg", "1"}, {"a.cls", "1"}, {"b.jpg", "2"}, {"b.cls", "2"}, {"a.cls", "7"}},
+               label, "t.tar:a.jpg");
+  expect_error({{"a.jpg", "1"},
+                {"a.json", R"({"label": 1})"},
+                {"b.jpg", "2"},
+                {"b.cls", "2"},
+                {"a.json", R"({"label": 7})"}},
+               label, "t.tar:a.jpg");
+  expect_error({{"cat/1.jpg", "1"}, {"dog/1.jpg", "2"}, {"cat/1.jpg", "3"}},
+               "the image is in the archive twice", "t.tar:cat/1.jpg");
+}
+
 // Two archives joined by cat are read as two archives: a key ends with its archive.
 TEST_F(WebDataset, ArchivesJoinedByCatAreReadAsTwo) {
   write_file(dir / "joined.tar", tar_of({{"a.jpg", "1"}, {"a.cls", "dog"}}) +

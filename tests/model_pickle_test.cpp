@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -134,6 +135,35 @@ TEST(PickledWeights, ARecursiveDictionaryIsReadOnce) {
   const std::string inner = "}q" + std::string(1, '\1') + short_text("model") + "h\1s" +
                             short_text("w") + two_floats() + "s";
   EXPECT_EQ(read_pickle("\x80\x02" + inner + ".").tensors.size(), 1u);
+}
+
+// The begin of a text of that many bytes.
+std::string begin_of_text(uint32_t size) {
+  return "X" + std::string(reinterpret_cast<const char*>(&size), sizeof size);
+}
+
+// MMEngine's histories of values are texts, of tens of MB after some 100,000 iterations.
+TEST(PickledWeights, LongTextsBesideTheTensorsAreReadUpToALimit) {
+  constexpr uint32_t kLong = 20 << 20, kTooLong = 256 << 20, kLongName = 2000;
+  const std::string history = begin_of_text(kLong) + std::string(kLong, 'x');
+  EXPECT_EQ(read_pickle("\x80\x02}" + entry("history", history) + entry("w", two_floats()) + ".")
+                .tensors.size(),
+            1u);
+  std::string too_long = "\x80\x02}" + short_text("history") + begin_of_text(kTooLong);
+  too_long.resize(too_long.size() + kTooLong);
+  EXPECT_NE(pickle_problem(too_long).find("it is longer than 256 MiB"), std::string::npos);
+  const std::string name = begin_of_text(kLongName) + std::string(kLongName, 'x');
+  EXPECT_NE(pickle_problem("\x80\x02}" + name + two_floats() + "s.").find("name is not text"),
+            std::string::npos);
+}
+
+// A few bytes of the file for a mark or an index in memory.
+TEST(PickledWeights, EndlessMarksAndIndicesAreRefused) {
+  EXPECT_NE(pickle_problem("\x80\x02" + std::string(5'000'000, '(')).find("it has too many values"),
+            std::string::npos);
+  std::string again = "\x80\x02}q" + std::string(1, '\1');
+  for (int i = 0; i < 17'000'000; ++i) again += "h\1";
+  EXPECT_NE(pickle_problem(again).find("repeats too many values"), std::string::npos);
 }
 
 // Many dictionaries below a long name would need memory for the product of both.

@@ -11,11 +11,13 @@
 #include <torch/nn/modules/linear.h>
 
 #include <fstream>
+#include <string>
 
 #include "saturate/data/error.h"
 #include "saturate/module_model.h"
 #include "saturate/safetensors.h"
 #include "saturate/weights.h"
+#include "tests/array_testing.h"
 #include "tests/data_testing.h"
 #include "tests/formula.h"
 #include "tests/paths.h"
@@ -142,6 +144,53 @@ TEST(WeightFiles, ALengthThatLooksLikeAPickleIsNotOne) {
     std::ifstream(path, std::ios::binary).read(begin, 2);
   }
   EXPECT_EQ(read_weights(Env::posix(), path).at(0).name, "w");
+}
+
+// Tensors of 4096 floats: "0", whose storage is data/0, and so on.
+std::string large_tensors(int count) {
+  const auto text = [](const std::string& word) {
+    return "U" + std::string(1, char(word.size())) + word;
+  };
+  const std::string elements("M\0\x10", 3);
+  std::string pickle = "\x80\x02}";
+  for (int i = 0; i < count; ++i) {
+    const std::string name = std::to_string(i);
+    pickle += text(name) + "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") +
+              "ctorch\nFloatStorage\n" + text(name) + text("cpu") + elements + "tQK" +
+              std::string(1, '\0') + elements + "\x85K\1\x85\x89NtRs";
+  }
+  return pickle + ".";
+}
+
+// A small file could take any amount of memory.
+TEST(WeightFiles, RecordsThatShareBytesAreRefused) {
+  const TempDir dir;
+  const auto write = [&](int tensors) {
+    testing::ZipText zip(/*deflated=*/false);
+    zip.add("a/version", "3\n");
+    zip.add("a/data.pkl", large_tensors(tensors));
+    zip.add("a/data/0", std::string(4096 * 4, '\0'));
+    for (int i = 1; i < tensors; ++i) zip.add_name("a/data/" + std::to_string(i));
+    testing::write_file(dir / "w.pt", zip.text());
+  };
+  write(1);
+  EXPECT_EQ(read_weights(Env::posix(), dir / "w.pt").at(0).tensor.numel(), 4096);
+  write(3);
+  const Error error = error_of([&] { read_weights(Env::posix(), dir / "w.pt"); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRun);
+  EXPECT_NE(error.reason().find("its tensors have more bytes than the file"), std::string::npos)
+      << error.reason();
+}
+
+TEST(WeightFiles, AVersionThatIsNoNumberIsRefusedNamingTheFile) {
+  const TempDir dir;
+  testing::ZipText zip(/*deflated=*/false);
+  zip.add("a/version", std::string(30, '9'));
+  zip.add("a/data.pkl", large_tensors(1));
+  testing::write_file(dir / "w.pt", zip.text());
+  const Error error = error_of([&] { read_weights(Env::posix(), dir / "w.pt"); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRun);
+  EXPECT_EQ(error.where(), dir / "w.pt");
 }
 
 }  // namespace

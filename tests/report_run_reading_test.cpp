@@ -1,7 +1,11 @@
 // Reading a run's folder in any state.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
 #include "report/report.h"
+#include "report/run_extras.h"
 #include "tests/report_testing.h"
 
 namespace saturate {
@@ -80,6 +84,55 @@ TEST_F(RunReadingTest, DamageInOtherFilesIsAWarning) {
   ASSERT_EQ(run.warnings.size(), 2u);
   EXPECT_NE(run.warnings[0].find("recipe.toml"), std::string::npos);
   EXPECT_NE(run.warnings[1].find("host.json"), std::string::npos);
+}
+
+// Both would overflow the stack.
+TEST_F(RunReadingTest, DeepNestingIsDamage) {
+  constexpr size_t kDeep = 1'000'000;
+  std::string keys;
+  for (size_t i = 0; i < kDeep; ++i) keys += "a.";
+  write_file(dir / "run/recipe.toml", keys + "b = 1\n");
+  write_file(dir / "run/host.json",
+             "{\"a\":" + std::string(kDeep, '[') + std::string(kDeep, ']') + "}");
+  const RunReading run = read(step_line(10, 2, 1, 1));
+  ASSERT_EQ(run.warnings.size(), 2u);
+  EXPECT_NE(run.warnings[0].find("recipe.toml cannot be read"), std::string::npos);
+  EXPECT_NE(run.warnings[1].find("host.json cannot be read"), std::string::npos);
+}
+
+// A folder from someone else would put any file of the reader into a page that is shared.
+TEST_F(RunReadingTest, SymbolicLinksAreNotFollowed) {
+  write_file(dir / "private.json", "{\"key\": \"secret\"}");
+  write_file(dir / "samples/training.json", "{\"images\": []}");
+  std::filesystem::create_directories(dir / "run");
+  std::filesystem::create_symlink(dir / "private.json", dir / "run/host.json");
+  std::filesystem::create_symlink(dir / "samples", dir / "run/samples");
+  const RunReading run = read(step_line(10, 2, 1, 1));
+  EXPECT_TRUE(run.host.empty());
+  EXPECT_FALSE(run.training);
+  ASSERT_EQ(run.warnings.size(), 2u);
+  EXPECT_NE(run.warnings[0].find("host.json is not read"), std::string::npos);
+  EXPECT_NE(run.warnings[1].find("samples/training.json is not read"), std::string::npos);
+  std::filesystem::rename(dir / "run/metrics.jsonl", dir / "metrics.jsonl");
+  std::filesystem::create_symlink(dir / "metrics.jsonl", dir / "run/metrics.jsonl");
+  EXPECT_EQ(error_of([&] { read_run(Env::posix(), dir / "run"); }).kind(), ErrorKind::kData);
+}
+
+// A list may name one image again and again, or sparse files of any size.
+TEST_F(RunReadingTest, ImagesAreLimitedInNumberAndSize) {
+  const auto kept = [&](size_t bytes, int times) {
+    const std::string path = dir / "run/samples/a.png";
+    write_file(path, "\x89PNG\r\n\x1a\n");
+    std::filesystem::resize_file(path, bytes);
+    nlohmann::json list = {{"images", nlohmann::json::array()}};
+    for (int i = 0; i < times; ++i) list["images"].push_back({{"file", "a.png"}});
+    write_file(dir / "run/samples/training.json", list.dump());
+    std::vector<std::string> warnings;
+    return read_kept_images(Env::posix(), dir / "run", "training.json", warnings)->images.size();
+  };
+  EXPECT_EQ(kept(100, 300), 256u);
+  EXPECT_EQ(kept(3 << 20, 30), 21u) << "64 MiB";
+  EXPECT_EQ(kept(size_t{1} << 33, 1), 0u);
 }
 
 TEST_F(RunReadingTest, ARecipesValuesAreReadAsText) {

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "run/checkpoint.h"
+#include "saturate/safetensors.h"
 #include "tests/data_testing.h"
 #include "tests/fault_env.h"
 #include "tests/thread_testing.h"
@@ -104,6 +105,23 @@ TEST(Checkpoint, ReadsBackMetricsOfAnyTask) {
   EXPECT_TRUE(std::isnan(found.totals[1]));
   EXPECT_FALSE(std::isfinite(found.totals[2]));
   EXPECT_EQ(found.totals[3], 0.1);
+}
+
+// Copying such a value would overflow the stack.
+TEST(Checkpoint, DeeplyNestedMetadataAreDamage) {
+  const TempDir dir;
+  const std::string path = dir / "c.safetensors", key = "\"epoch_metrics\":{";
+  write_checkpoint(Env::posix(), path, sample_checkpoint(5));
+  SafetensorsFile file = read_safetensors(Env::posix(), path);
+  std::string& state = file.metadata["state"];
+  ASSERT_NE(state.find(key), state.npos);
+  constexpr size_t kDeep = 1'000'000;
+  state.insert(state.find(key) + key.size(),
+               "\"totals\":" + std::string(kDeep, '[') + std::string(kDeep, ']') + ",");
+  write_safetensors(Env::posix(), path, file.tensors, file.metadata);
+  const Error error = error_of([&] { read_checkpoint_state(Env::posix(), path); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRun);
+  EXPECT_EQ(error.reason(), "the checkpoint's metadata is damaged");
 }
 
 TEST(Checkpoint, AFlippedByteAndATruncationAreDetected) {

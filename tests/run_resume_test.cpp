@@ -303,6 +303,24 @@ TEST(EvaluationClasses, NumbersMayBeAsManyAsTheModelsOutputs) {
   EXPECT_EQ(error.remedy(), "Remove its samples from the source, or train with model.classes=5");
 }
 
+// In a time that grows with their number, not with its square.
+TEST(EvaluationClasses, ManyAreMatchedInAnyOrderAndWithOtherZeros) {
+  const size_t count = 200'000;
+  EXPECT_TRUE(labels_in_model(number_classes(count),
+                              MemoryDataset({"x"}, number_classes(count / 4)), "tar:val",
+                              int64_t(count))
+                  .empty());
+  std::vector<std::string> names;
+  std::vector<int64_t> expected;
+  for (size_t i = 0; i < count; ++i) {
+    names.push_back("n" + std::to_string(i));
+    expected.push_back(int64_t(count - 1 - i));
+  }
+  const std::vector<std::string> reversed(names.rbegin(), names.rend());
+  EXPECT_EQ(labels_in_model(names, MemoryDataset({"x"}, reversed), "tar:val", int64_t(count)),
+            expected);
+}
+
 // Bytes that are not UTF-8, as present and older checkpoints store them.
 TEST(EvaluationClasses, NamesThatAreNotUtf8AreDistinguished) {
   const MemoryDataset data({"x", "y"}, {"gr\xf6n", "gr\xfcn"});

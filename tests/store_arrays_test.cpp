@@ -145,6 +145,7 @@ TEST_F(StoreArrays, ClaimedSizesCostNoMemory) {
   const Error error = error_of([&] { open_far(server.url("/y.npy")); });
   EXPECT_EQ(error.kind(), ErrorKind::kData);
   EXPECT_NE(error.reason().find("claims"), std::string::npos) << error.what();
+  EXPECT_EQ(error.where(), server.url("/y.npy"));
 }
 
 // The same with a zip archive's directory of 60 GB.

@@ -174,7 +174,7 @@ TEST_F(StoreTarCache, TheMembersAreKept) {
   EXPECT_EQ(requests_to_open(here), 1u);
   // A damaged list is made again.
   for (const auto& list : std::filesystem::directory_iterator(folder / "cache/lists"))
-    testing::write_file(list.path(), "SATTARS2, damaged");
+    testing::write_file(list.path(), "SATTARS3, damaged");
   EXPECT_GT(requests_to_open(here), 10u);
   EXPECT_EQ(requests_to_open(here), 1u);
   std::filesystem::remove_all(folder / "cache");
@@ -222,7 +222,7 @@ TEST_F(StoreTarCache, WithoutACacheALongListIsInTheUsersFolder) {
   EXPECT_EQ(requests("/many.tar"), 1u);
   const std::filesystem::path lists = folder / "user/saturate/archives";
   for (const auto& list : std::filesystem::directory_iterator(lists))
-    testing::write_file(list.path(), "SATTARS2, damaged");
+    testing::write_file(list.path(), "SATTARS3, damaged");
   EXPECT_GT(requests("/many.tar"), 40u);
   EXPECT_EQ(requests("/many.tar"), 1u);
   std::filesystem::remove_all(lists);

@@ -16,12 +16,12 @@
 
 namespace saturate {
 
-void require_memory(uint64_t bytes, const std::string& path) {
+void require_memory(uint64_t bytes, const std::string& path, const char* what) {
   static const uint64_t memory =
       uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
   if (bytes <= memory) return;
   fail(ErrorKind::kData,
-       fmt::format("the file has {:.1f} GB, and this machine {:.1f} GB of memory",
+       fmt::format("{} {:.1f} GB, and this machine has {:.1f} GB of memory", what,
                    double(bytes) * 1e-9, double(memory) * 1e-9),
        path, "Remove it, or use a machine with more memory");
 }
@@ -53,14 +53,14 @@ bool begins_with_ended_process(std::string_view text) {
   return process > 0 && ::kill(process, 0) != 0 && errno == ESRCH;
 }
 
-namespace {
-
 namespace fs = std::filesystem;
 
 bool is_link(const std::string& path) {
   std::error_code none;
   return fs::is_symlink(fs::symlink_status(path, none));
 }
+
+namespace {
 
 // The system's link to what a process has open (/dev/stdout). /dev/shm has files as anywhere.
 bool is_descriptor(const std::string& path) {

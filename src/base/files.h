@@ -1,6 +1,7 @@
 // Paths and locks of files.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,14 +23,18 @@ inline std::string text_of_file(Env& env, const std::string& path) {
   return std::string(as_text(read_file(env, path)));
 }
 
-// Fails with kData if a file of this size does not fit in memory, as a sparse file may not.
-void require_memory(uint64_t bytes, const std::string& path);
+// Fails with kData if so many bytes of a file do not fit in memory, as those of a sparse file may
+// not. `what` begins the message.
+void require_memory(uint64_t bytes, const std::string& path, const char* what = "the file has");
 
 // A folder's path without slashes at its end.
 inline std::string without_end_slashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
 }
+
+// Whether the path is a symbolic link, to whatever it leads.
+bool is_link(const std::string& path);
 
 // Removes a temporary file after a more important failure; ignores errors.
 void discard(Env& env, const std::string& temporary);

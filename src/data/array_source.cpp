@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/files.h"
 #include "data/elements.h"
 #include "data/path_list.h"
 #include "data/volume_fields.h"
@@ -306,16 +307,19 @@ StoredArray stored_in_memory(std::vector<std::byte> values, const std::string& n
 }
 
 StoredArray stored_in(std::shared_ptr<const ReadableFile> file, uint64_t offset,
-                      const std::string& name, const ArrayLayout& layout) {
+                      const std::string& name, const ArrayLayout& layout,
+                      const std::string& where) {
   const bool may_be_classes = layout.shape.size() == 1 && is_whole(layout.type);
-  const bool as_is = !layout.is_big_endian && (!layout.is_fortran || layout.shape.size() == 1);
+  const bool in_order = !layout.is_fortran || layout.shape.size() == 1;
+  const bool as_is = !layout.is_big_endian && in_order;
   if (as_is && !may_be_classes && layout.bytes > kReadAtOnce) {
     StoredArray array = described(name, layout);
     array.file = std::move(file);
     array.offset = offset;
     return array;
   }
-  if (file->look_ahead() > 0) check_far_size(layout.bytes, "array " + name);
+  if (file->look_ahead() > 0) check_far_size(layout.bytes, where);
+  require_memory(in_order ? layout.bytes : 2 * layout.bytes, where, "the array takes");
   std::vector<std::byte> values(layout.bytes);
   file->read_at(offset, values);
   return stored_in_memory(std::move(values), name, layout);

@@ -37,9 +37,10 @@ struct StoredArray {
 };
 
 // An array in a file, of which `layout.bytes` are at `offset`; small ones, those in another order
-// and those of whole numbers that may be classes are read now. REQUIRES: they are in the file.
+// and those of whole numbers that may be classes are read now. Fails with kData, naming `where`, if
+// those do not fit in memory. REQUIRES: they are in the file.
 StoredArray stored_in(std::shared_ptr<const ReadableFile> file, uint64_t offset,
-                      const std::string& name, const ArrayLayout& layout);
+                      const std::string& name, const ArrayLayout& layout, const std::string& where);
 // The same with the values in memory. REQUIRES: values.size() == layout.bytes.
 StoredArray stored_in_memory(std::vector<std::byte> values, const std::string& name,
                              const ArrayLayout& layout);

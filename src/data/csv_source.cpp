@@ -66,9 +66,11 @@ std::optional<double> number_in(std::string_view cell) {
   return value;
 }
 
-// The order of categories: numbers by value, then texts bytewise.
+// The order of categories: numbers by value, then texts bytewise, and so what reads as NaN.
 bool before(const std::string& a, const std::string& b) {
-  const auto first = number_in(a), second = number_in(b);
+  auto first = number_in(a), second = number_in(b);
+  for (auto* number : {&first, &second})
+    if (*number && std::isnan(**number)) number->reset();
   if (first && second && *first != *second) return *first < *second;
   return first.has_value() == second.has_value() ? a < b : first.has_value();
 }

@@ -18,7 +18,7 @@
 namespace saturate {
 namespace {
 
-constexpr std::string_view kMembersMagic = "SATTARS2";
+constexpr std::string_view kMembersMagic = "SATTARS3";
 constexpr uint64_t kLeastMember = 30;    // bytes of one in the file
 constexpr size_t kLeastList = 16 << 10;  // bytes of a file that is kept without data.cache_dir
 

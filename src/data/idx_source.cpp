@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "base/files.h"
 #include "data/path_list.h"
 #include "data/sources.h"
 #include "saturate/data/error.h"
@@ -171,6 +172,7 @@ IdxFile read_idx(Env& env, const std::string& path, size_t rank) {
   if (total > stream->most_left())
     fail(ErrorKind::kData, "IDX file is truncated: it claims " + claimed + " values", path,
          "Fetch it again");
+  require_memory(total, path, "its values take");
   idx.values.resize(total);
   stream->read(idx.values);
   if (!stream->at_end())

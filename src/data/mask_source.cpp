@@ -2,6 +2,7 @@
 // in masks/NAME.png. classes.txt names the classes, one per line, or ",classes=N" gives their
 // number. Samples are in the order of their images' names; hidden files are ignored.
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -91,11 +92,16 @@ class MaskSource : public Dataset {
     std::set<std::string> masks;
     for (const FileInfo& info : env_.list(root_ + "/masks"))
       if (!info.is_directory) masks.insert(info.name);
-    for (const std::string& image : images_)
-      if (const std::string path = mask_path(image);
-          !masks.contains(path.substr(path.rfind('/') + 1)))
+    std::map<std::string, std::string> seen;  // mask, image
+    for (const std::string& image : images_) {
+      const std::string path = mask_path(image);
+      if (!masks.contains(path.substr(path.rfind('/') + 1)))
         fail(ErrorKind::kData, "image " + folder + "/" + image + " has no mask", path,
              "Add the mask, or remove the image");
+      if (const auto [other, is_new] = seen.try_emplace(path, image); !is_new)
+        fail(ErrorKind::kData, "images " + other->second + " and " + image + " have the same mask",
+             path, "Give each image a name of its own before its ending");
+    }
   }
 
   Env& env_;

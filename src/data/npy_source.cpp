@@ -195,7 +195,7 @@ StoredArray open_npy_array(Env& env, const std::string& url) {
   const NpyHeader header = parse_npy_header(begin, file->size(), path);
   return stored_in(std::move(file), header.values_at,
                    without_ending(std::string_view(path).substr(path.rfind('/') + 1)),
-                   header.layout);
+                   header.layout, path);
 }
 
 StoredArray open_member(const std::shared_ptr<const ReadableFile>& file, const ZipMember& member,
@@ -214,7 +214,7 @@ StoredArray open_member(const std::shared_ptr<const ReadableFile>& file, const Z
   std::vector<std::byte> begin(std::min<uint64_t>(member.size, kNpyHeaderBytes));
   file->read_at(offset, begin);
   const NpyHeader header = parse_npy_header(begin, member.size, where);
-  return stored_in(file, offset + header.values_at, name, header.layout);
+  return stored_in(file, offset + header.values_at, name, header.layout, where);
 }
 
 }  // namespace

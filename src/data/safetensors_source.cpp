@@ -50,8 +50,9 @@ std::unique_ptr<Dataset> open_safetensors(Env& env, const std::string& rest) {
     ArrayLayout layout;
     layout.type = find_element(&ElementRow::safetensors, entry.type)->type;
     layout.shape = entry.shape;
-    measure(layout, path + ":" + quoted_name(entry.name));
-    arrays.push_back(stored_in(file, values_at + entry.begin, entry.name, layout));
+    const std::string where = path + ":" + quoted_name(entry.name);
+    measure(layout, where);
+    arrays.push_back(stored_in(file, values_at + entry.begin, entry.name, layout, where));
   }
   if (arrays.empty())
     fail(ErrorKind::kData,

@@ -17,6 +17,8 @@ constexpr size_t kChecksumAt = 148, kChecksumLength = 8;
 constexpr size_t kTypeAt = 156;
 constexpr size_t kMagicAt = 257;
 constexpr size_t kPrefixAt = 345, kPrefixLength = 155;
+// GNU's sparse files: whether a block with more of the map follows the header, or such a block.
+constexpr size_t kMapContinuesAt = 482, kBlockContinuesAt = 504;
 
 [[noreturn]] void fail_header(const std::string& what, const std::string& path, uint64_t offset) {
   fail(ErrorKind::kData, what, path + " at byte " + std::to_string(offset),
@@ -98,6 +100,8 @@ TarHeader parse_tar_header(std::span<const std::byte, kTarBlock> block, const st
     if (!header.name.empty()) header.name += '/';
   }
   header.name += field(text, kNameAt, kNameLength);
+  header.map_continues =
+      header.type == 'S' && text.substr(kMagicAt, 6) == "ustar " && text[kMapContinuesAt] != '\0';
   return header;
 }
 
@@ -232,6 +236,14 @@ std::span<const std::byte, kTarBlock> TarScanner::block_at(uint64_t offset) {
                                                kTarBlock);
 }
 
+// The end of the blocks from `offset` on that have the map of a sparse file.
+uint64_t TarScanner::behind_sparse_map(uint64_t offset) {
+  bool continues = true;
+  for (; continues; offset += kTarBlock)
+    continues = block_at(offset)[kBlockContinuesAt] != std::byte{0};
+  return offset;
+}
+
 void TarScanner::check_payload(uint64_t offset, uint64_t size) const {
   if (offset > file_->size() || size > file_->size() - offset) fail_truncated(offset + size);
 }
@@ -336,7 +348,8 @@ bool TarScanner::read_next(TarMember& out) {
       continue;
     }
     TarHeader header = parse_tar_header(block, path_, header_at);
-    const uint64_t payload_at = header_at + kTarBlock;
+    uint64_t payload_at = header_at + kTarBlock;
+    if (header.map_continues) payload_at = behind_sparse_map(payload_at);
     const bool about_next =
         header.type == 'L' || header.type == 'K' || header.type == 'x' || header.type == 'g';
     // A link's size is its target's; it has no payload.

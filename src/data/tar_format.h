@@ -28,6 +28,8 @@ struct TarHeader {
   char type = '0';
   uint64_t size = 0;  // bytes of the payload that follows
   std::string name;   // prefix joined; up to 256 bytes
+  // Whether a block follows that has more of the map of a GNU sparse file; its size has not.
+  bool map_continues = false;
 };
 
 // Whether the block has the checksum of a header.
@@ -85,6 +87,7 @@ class TarScanner {
   void skip_zeros();
   bool skip_end_marker();
   [[noreturn]] void fail_behind(uint64_t marker_at) const;
+  uint64_t behind_sparse_map(uint64_t offset);
   void check_payload(uint64_t offset, uint64_t size) const;
   [[noreturn]] void fail_truncated(uint64_t offset) const;
   void refuse_compressed();

@@ -24,6 +24,11 @@ std::optional<std::string> label_of_json(const std::string& text) {
   return std::nullopt;
 }
 
+// Whether a text that is not valid JSON may have a label: Python writes NaN, which JSON has not.
+bool hides_label(const std::string& text) {
+  return text.find("\"label\"") != text.npos && !nlohmann::json::accept(text);
+}
+
 // A negative number: values like -1 mean "none", and must not become a class.
 bool is_no_class_number(std::string_view text) {
   return text.size() > 1 && text.front() == '-' &&
@@ -56,8 +61,10 @@ bool is_json_ending(std::string_view ending) {
 }
 
 std::string reduced_json(const std::string& text) {
+  const auto label = label_of_json(text);
+  if (!label && hides_label(text)) return "{\"label\"";
   auto reduced = nlohmann::json::object();
-  if (const auto label = label_of_json(text)) reduced["label"] = *label;
+  if (label) reduced["label"] = *label;
   return reduced.dump();
 }
 
@@ -66,18 +73,32 @@ void PairGroup::start(std::string_view new_key, size_t entry) {
   first_entry = entry;
   cls.reset();
   json.reset();
+  unread.clear();
 }
 
-void PairGroup::add_label(std::string_view ending, std::string text) {
+void PairGroup::add_label(std::string_view ending, std::optional<std::string> text) {
+  if (!text) unread = ending;
   (is_json_ending(ending) ? json : cls) = std::move(text);
+}
+
+bool PairGroup::has_label() const {
+  return cls || (json && label_of_json(*json));
 }
 
 std::optional<std::string> PairGroup::label(const std::string& where) const {
   std::optional<std::string> label;
   if (cls)
     label = std::string(trimmed(*cls));
+  else if (!unread.empty())
+    fail(ErrorKind::kData, "the file is larger than 1 MiB, and may hold the label",
+         where + "." + unread,
+         "Put the label into KEY.cls, or leave such files out of the archive");
   else if (json)
     label = label_of_json(*json);
+  if (!label && json && hides_label(*json))
+    fail(ErrorKind::kData, "the file may hold the label, and is not valid JSON", where + ".json",
+         "Write null in place of NaN and Infinity, which JSON has not, or put the label into "
+         "KEY.cls");
   if (!label) return std::nullopt;  // or JSON with other contents
   if (is_no_class_number(*label))
     fail(ErrorKind::kData, "label " + *label + " is not a class number", where,

@@ -22,7 +22,8 @@ SplitName split_name(std::string_view name);
 bool is_label_ending(std::string_view ending);
 bool is_json_ending(std::string_view ending);
 
-// A JSON text with the "label" of another one alone, which may be long.
+// A JSON text with the "label" of another one alone, which may be long. That of a text that is not
+// valid is not valid either, and has the word "label" if that has it.
 std::string reduced_json(const std::string& text);
 
 // Consecutive members with the same key.
@@ -30,11 +31,17 @@ struct PairGroup {
   std::string key;
   size_t first_entry = 0;                // index of the archive's images
   std::optional<std::string> cls, json;  // contents of the label members
+  std::string unread;                    // the ending of one that is too large; else empty
 
   void start(std::string_view new_key, size_t entry);
-  void add_label(std::string_view ending, std::string text);
+  // `text`: empty if it is too large.
+  void add_label(std::string_view ending, std::optional<std::string> text);
+  bool has_members() const { return cls || json || !unread.empty(); }
+  // Whether there is a .cls, or a .json with a "label".
+  bool has_label() const;
   // The text of .cls, else the "label" of .json; empty if there is neither. Fails with kData,
-  // naming `where`, on an empty .cls.
+  // naming `where`, on an empty .cls, and if the label may be in a file that is too large or no
+  // valid JSON.
   std::optional<std::string> label(const std::string& where) const;
 };
 

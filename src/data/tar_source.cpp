@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <span>
 #include <utility>
+#include <vector>
 
+#include "base/checksum.h"
 #include "base/files.h"
 #include "base/thread_pool.h"
 #include "data/far_members.h"
@@ -140,7 +143,8 @@ class TarSource : public IndexedSource {
   void add_members(uint32_t archive, const Next& next, const Text& text_of, LabelTable& folders,
                    LabelTable& pairs) {
     PairGroup group;
-    group.start("", entries_.size());
+    size_t part = entries_.size();  // the first of this archive, or of one that is joined to it
+    group.start("", part);
     TarMember member;
     for (int joined = 0; next(member);) {
       const SplitName split = split_name(member.name);
@@ -149,6 +153,7 @@ class TarSource : public IndexedSource {
         finish_group(group, archive, pairs);
         group.start(split.key, entries_.size());
       }
+      if (is_another) refuse_repeated(std::exchange(part, entries_.size()));
       if (is_image_name(split.base)) {
         if (member.type != '0') fail_not_stored(member, paths_[archive] + ":" + member.name);
         const std::string_view parent = parent_name(member.name);
@@ -156,15 +161,16 @@ class TarSource : public IndexedSource {
                             archive, parent.empty() ? kNoLabel : folders.add(parent), kNoLabel});
         names_ += member.name;
       } else if (is_label_ending(split.ending) && member.type == '0') {
-        if (const auto text = text_of(member)) group.add_label(split.ending, *text);
+        group.add_label(split.ending, text_of(member));
       }
     }
     finish_group(group, archive, pairs);
+    refuse_repeated(part);
   }
 
   // Only KEY.jpg, KEY.png and so on belong to a pair: KEY.seg.png is additional data.
   void finish_group(const PairGroup& group, uint32_t archive, LabelTable& pairs) {
-    if (!group.cls && !group.json) return;
+    if (!group.has_members()) return;
     const std::string where = paths_[archive] + ":" + group.key;
     TarEntry* image = nullptr;
     for (size_t i = group.first_entry; i < entries_.size(); ++i) {
@@ -176,9 +182,34 @@ class TarSource : public IndexedSource {
     }
     if (image == nullptr) {
       if (group.cls) alone_.emplace(group.key);
+      if (group.has_label()) alone_in_part_.emplace(group.key);
       return;
     }
     if (const auto label = group.label(where)) image->pair = pairs.add(*label);
+  }
+
+  // At the end of an archive, whose images are those from `first` on. Of two members with one name
+  // the last one counts, as tar -r and -u add them; here both would be samples, or the first label
+  // would stay.
+  void refuse_repeated(size_t first) {
+    const std::set<std::string, std::less<>> alone = std::exchange(alone_in_part_, {});
+    for (size_t i = first; i < entries_.size() && !alone.empty(); ++i)
+      if (entries_[i].pair != kNoLabel && alone.contains(split_name(name_of(entries_[i])).key))
+        fail_repeated("the image's label", entries_[i]);
+    const auto name = [&](const TarEntry& entry) { return name_of(entry); };
+    const auto images = std::span(entries_).subspan(first);
+    if (std::ranges::adjacent_find(images, std::ranges::greater_equal(), name) == images.end())
+      return;
+    std::vector<std::pair<uint64_t, size_t>> hashes;
+    for (size_t i = first; i < entries_.size(); ++i)
+      hashes.emplace_back(hash_text(name_of(entries_[i])), i);
+    std::ranges::sort(hashes);
+    for (size_t i = 1; i < hashes.size(); ++i) {
+      const TarEntry& entry = entries_[hashes[i].second];
+      if (hashes[i].first == hashes[i - 1].first &&
+          name_of(entry) == name_of(entries_[hashes[i - 1].second]))
+        fail_repeated("the image", entry);
+    }
   }
 
   // Sets the label of each entry.
@@ -232,6 +263,12 @@ class TarSource : public IndexedSource {
          "KEY.jpg");
   }
 
+  [[noreturn]] void fail_repeated(const std::string& what, const TarEntry& entry) const {
+    fail(ErrorKind::kData, what + " is in the archive twice",
+         paths_[entry.archive] + ":" + std::string(name_of(entry)),
+         "Make the archive again with tar -c: tar -r and -u keep the members that they replace");
+  }
+
   [[noreturn]] static void fail_not_stored(const TarMember& member, const std::string& where) {
     const bool sparse = member.type == 'S';
     fail(ErrorKind::kData,
@@ -245,7 +282,9 @@ class TarSource : public IndexedSource {
   std::string names_;                                 // of all entries, concatenated
   std::vector<std::string> classes_;
   std::vector<TarEntry> entries_;
-  std::set<std::string, std::less<>> alone_;  // keys of labels that have no image next to them
+  // Keys of labels that have no image next to them: those of .cls, and all of the archive that is
+  // being read.
+  std::set<std::string, std::less<>> alone_, alone_in_part_;
   uint64_t look_ahead_ = 0;
   std::optional<size_t> in_question_;  // the archive whose labels are looked at; else all
 };

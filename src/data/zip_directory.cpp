@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/files.h"
 #include "data/bytes.h"
 #include "data/read_in_steps.h"
 #include "data/read_undamaged.h"
@@ -138,6 +139,7 @@ std::vector<std::byte> unpacked(const ZipMember& member, std::vector<std::byte> 
   if (member.is_deflated) {
     if (member.size / kDeflateRatio > member.stored)
       refuse_zip("member " + member.name + " claims more bytes than it can hold", path);
+    require_memory(member.size, path + ":" + member.name, "the member takes");
     std::vector<std::byte> out(member.size);
     z_stream stream{};
     if (inflateInit2(&stream, -15) != Z_OK) throw std::bad_alloc();

@@ -10,7 +10,7 @@ namespace {
 // Above any model's needs, but small enough to bound the memory that a malicious file can take.
 constexpr size_t kMaxValues = size_t{1} << 22;
 constexpr size_t kMaxCopies = size_t{1} << 24;
-constexpr size_t kMaxBytes = size_t{1} << 24;
+constexpr size_t kMaxBytes = size_t{256} << 20;  // MMEngine writes tens of MB
 
 }  // namespace
 
@@ -64,12 +64,12 @@ void PickleMachine::run_string(uint8_t code) {
   switch (code) {
     case 'X':
     case 'T':
-      return push({kText, 0, text(number(4))});
+      return push_text(number(4));
     case 0x8c:  // SHORT_BINUNICODE
     case 'U':
-      return push({kText, 0, text(number(1))});
+      return push_text(number(1));
     case 0x8d:  // BINUNICODE8
-      return push({kText, 0, text(number(8))});
+      return push_text(number(8));
     case 'B':
     case 'C':
       take(number(code == 'B' ? 4 : 1));
@@ -87,6 +87,7 @@ void PickleMachine::run_container(uint8_t code) {
   using enum PickleKind;
   switch (code) {
     case '(':
+      if (marks_.size() == kMaxValues) fail("it has too many values");
       return marks_.push_back(stack_.size());
     case ')':
       return push({kTuple});
@@ -130,6 +131,7 @@ void PickleMachine::run_memo(uint8_t code) {
   const auto get = [this](uint64_t key) {
     const auto found = memo_.find(key);
     if (found == memo_.end()) fail("it reads a memo entry that was never stored");
+    count_copies(1);
     stack_.push_back(found->second);
   };
   switch (code) {
@@ -190,7 +192,8 @@ void PickleMachine::run_call(uint8_t code) {
 }
 
 std::span<const std::byte> PickleMachine::take(size_t count) {
-  if (count > bytes_.size() - at_) fail("the pickle ends too early,");
+  if (count > bytes_.size() - at_)
+    fail(bytes_.size() < kMaxBytes ? "the pickle ends too early," : "it is longer than 256 MiB,");
   const auto taken = bytes_.subspan(at_, count);
   at_ += count;
   return taken;
@@ -259,6 +262,13 @@ void PickleMachine::extend(PickleKind kind, const std::vector<PickleIndex>& item
   if (target.kind != kind || (kind == PickleKind::kDict && items.size() % 2 != 0))
     fail("it adds items to a value that cannot hold them");
   target.items.insert(target.items.end(), items.begin(), items.end());
+}
+
+// A longer one is no name, as are the values of arrays: it need not be kept.
+void PickleMachine::push_text(uint64_t length) {
+  if (length <= kMaxPickleName) return push({PickleKind::kText, 0, text(length)});
+  take(length);
+  push({PickleKind::kOther});
 }
 
 // Protocol 1: an integer, or 00 and 01 for a bool. Integers above 64 bits stay text.

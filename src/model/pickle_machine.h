@@ -38,7 +38,7 @@ enum class PickleKind : uint8_t {
   kBool,     // number
   kInteger,  // number
   kFloat,    // its value is not needed
-  kText,     // text; also the bytes of an integer of more than 64 bits
+  kText,     // text, up to kMaxPickleName; also the bytes of an integer of more than 64 bits
   kTuple,    // items
   kList,     // items
   kDict,     // items: key, value, key, value, ...
@@ -100,6 +100,7 @@ class PickleMachine {
   std::vector<PickleIndex> pop_to_mark();
   void push_tuple(size_t count);
   void extend(PickleKind kind, const std::vector<PickleIndex>& items);
+  void push_text(uint64_t length);
   void push_long(size_t bytes);
   void push_digits(std::string digits);
 

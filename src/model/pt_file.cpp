@@ -1,10 +1,11 @@
 #include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
 #include <caffe2/serialize/inline_container.h>
 
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <map>
+#include <new>
 
 #include "model/model_files.h"
 #include "model/tensor_pickle.h"
@@ -22,8 +23,11 @@ using CountStorage = std::function<uint64_t(const std::string& key)>;
 // Reads each storage once, and only if a tensor needs it.
 class Storages {
  public:
-  Storages(CountStorage bytes_of, ReadStorage read, const std::string& path)
-      : bytes_of_(std::move(bytes_of)), read_(std::move(read)), path_(path) {}
+  Storages(CountStorage bytes_of, ReadStorage read, uint64_t file_bytes, const std::string& path)
+      : bytes_of_(std::move(bytes_of)),
+        read_(std::move(read)),
+        bytes_left_(file_bytes),
+        path_(path) {}
 
   at::Tensor view(const PickledTensor& tensor) {
     auto& storage = storages_[tensor.storage];
@@ -41,6 +45,9 @@ class Storages {
     const uint64_t bytes = bytes_of_(tensor.storage), elements = uint64_t(tensor.storage_elements);
     if (bytes / element != elements || bytes % element != 0)
       fail_pickle("a tensor's data are missing, or of another length", path_);
+    // Records that share bytes, or are compressed, could take any amount of memory.
+    if (bytes > bytes_left_) fail_pickle("its tensors have more bytes than the file", path_);
+    bytes_left_ -= bytes;
     at::Tensor storage = at::empty({tensor.storage_elements}, type);
     const std::span data(static_cast<std::byte*>(storage.mutable_data_ptr()), size_t(bytes));
     if (!data.empty()) read_(tensor.storage, data);
@@ -50,6 +57,7 @@ class Storages {
 
   CountStorage bytes_of_;
   ReadStorage read_;
+  uint64_t bytes_left_;
   const std::string& path_;
   std::map<std::string, at::Tensor> storages_;
 };
@@ -91,10 +99,9 @@ std::vector<NamedTensor> read_archive(std::shared_ptr<EnvReader> reader, const s
         return archive.hasRecord(record(key)) ? archive.getRecordSize(record(key)) : UINT64_MAX;
       },
       [&](const std::string& key, std::span<std::byte> bytes) {
-        if (bytes.size() > file_bytes) fail_pickle("a tensor is longer than the file", path);
         archive.getRecord(record(key), bytes.data(), bytes.size());
       },
-      path);
+      file_bytes, path);
   return views_of(pickle, storages);
 }
 
@@ -104,7 +111,11 @@ std::vector<NamedTensor> read_pt_archive(Env& env, const std::string& path,
                                          const std::string& prefix) {
   try {
     return read_archive(std::make_shared<EnvReader>(env.open_readable(path)), path, prefix);
-  } catch (const c10::Error&) {  // its text comes from torch's zip library
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception&) {  // its text comes from torch's zip library
     fail_pickle("it is not a torch archive, or it is truncated or damaged", path);
   }
 }
@@ -135,7 +146,7 @@ std::vector<NamedTensor> read_legacy_pt(Env& env, const std::string& path,
       [&](const std::string& key, std::span<std::byte> out) {
         std::memcpy(out.data(), data[key].data(), out.size());
       },
-      path);
+      bytes.size(), path);
   return views_of(pickle, storages);
 }
 

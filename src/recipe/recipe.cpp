@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "base/printable.h"
 #include "recipe/option_row.h"
+#include "recipe/toml_depth.h"
 #include "recipe/toml_text.h"
 #include "saturate/data/env.h"
 
@@ -30,6 +31,7 @@ const std::vector<OptionRow>& option_table() {
 }
 
 toml::table parse_toml(const std::string& text, const std::string& where) {
+  require_shallow(text, where);
   try {
     return toml::parse(text);
   } catch (const toml::parse_error& error) {
@@ -163,7 +165,8 @@ std::vector<std::string> bare_words(std::string_view value) {
 OptionValue override_value(const OptionRow& row, const std::string& value,
                            const std::string& where) {
   try {
-    const toml::table table = toml::parse("value = " + value);
+    const toml::table table =
+        find_deep_key(value) == value.npos ? toml::parse("value = " + value) : toml::table();
     if (table.size() == 1) return to_value(*table.get("value"), row.key, where);
   } catch (const toml::parse_error&) {
     // Its words do not name the key.

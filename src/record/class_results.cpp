@@ -210,7 +210,7 @@ std::string class_results_json(const ClassResults& results) {
 }
 
 std::optional<ClassResults> parse_class_results(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto json = parsed_json(text);
   if (!json.is_object() || !json.contains("classes") || !json["classes"].is_array())
     return std::nullopt;
   ClassResults results;

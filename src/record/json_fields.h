@@ -2,15 +2,43 @@
 // another type; and writes values as JSON.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "saturate/data/pixel.h"
 #include "saturate/ledger.h"
 
 namespace saturate {
+
+// Whether arrays and objects of a JSON text are nested deeper than that.
+inline bool is_nested_deeper(std::string_view text, int depth) {
+  bool is_quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (is_quoted && c == '\\')
+      ++i;  // and what follows
+    else if (c == '"')
+      is_quoted = !is_quoted;
+    else if (!is_quoted && (c == '[' || c == '{') && --depth < 0)
+      return true;
+    else if (!is_quoted && (c == ']' || c == '}'))
+      ++depth;
+  }
+  return false;
+}
+
+// Discarded if the text is not valid, or nested deeper than any file of a run: copying such a value
+// and dump() are recursive, and would overflow the stack.
+template <class Json = nlohmann::json>
+Json parsed_json(const std::string& text) {
+  constexpr int kMostNested = 64;
+  if (is_nested_deeper(text, kMostNested)) return Json(Json::value_t::discarded);
+  return Json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
 
 // An integer for a square, else [height, width].
 template <class Json>

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -20,8 +22,10 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMostImages = 256;
-constexpr size_t kLargestImage = size_t{4} << 20;    // bytes
-constexpr size_t kLargestTrace = size_t{256} << 20;  // bytes
+// Bytes.
+constexpr uint64_t kLargestImage = uint64_t{4} << 20;
+constexpr uint64_t kLargestList = uint64_t{64} << 20;  // all images of a list
+constexpr uint64_t kLargestTrace = uint64_t{64} << 20;
 
 // "training-007.png"; rejects names that could leave the folder.
 bool is_kept_name(const std::string& name) {
@@ -38,6 +42,18 @@ std::string image_uri(std::span<const std::byte> bytes) {
   if (head == "\x89PNG\r\n\x1a\n") return "data:image/png;base64," + base64(bytes);
   if (head.starts_with("\xff\xd8\xff")) return "data:image/jpeg;base64," + base64(bytes);
   return "";
+}
+
+// The image's URI; empty if it is none, or larger than a run's. `bytes_left`: of the list.
+std::string read_image(Env& env, const std::string& path, uint64_t& bytes_left) {
+  const auto file = env.open_readable(path);
+  if (file->size() > kLargestImage) return "";
+  if (file->size() > bytes_left)
+    fail(ErrorKind::kData, "its images are too large for a page", path, "Remove some of them");
+  bytes_left -= file->size();
+  std::vector<std::byte> bytes(file->size());
+  file->read_at(0, bytes);
+  return image_uri(bytes);
 }
 
 std::string labels_text(const json& image) {
@@ -163,25 +179,36 @@ RungReading rung_of(const json& rung) {
 
 }  // namespace
 
+bool leads_out(const std::string& folder, const std::string& file,
+               std::vector<std::string>& warnings) {
+  const size_t slash = file.find('/');
+  const bool leads = is_link(folder + "/" + file) ||
+                     (slash != file.npos && is_link(folder + "/" + file.substr(0, slash)));
+  if (leads)
+    warnings.push_back(file + " is not read: a symbolic link may lead out of the run's folder");
+  return leads;
+}
+
 std::optional<KeptImages> read_kept_images(Env& env, const std::string& folder,
                                            const std::string& file,
                                            std::vector<std::string>& warnings) {
   const std::string path = folder + "/samples/" + file;
-  if (!env.exists(path)) return std::nullopt;
+  if (!env.exists(path) || leads_out(folder, "samples/" + file, warnings)) return std::nullopt;
   KeptImages kept;
+  size_t seen = 0;
+  uint64_t bytes_left = kLargestList;
   try {
-    const json root = json::parse(text_of_file(env, path), nullptr, false);
+    const json root = parsed_json(text_of_file(env, path));
     if (!root.is_object()) {
       warnings.push_back("samples/" + file + " cannot be read: it holds no JSON object");
       return std::nullopt;
     }
     kept.step = integer_at(root, "step").value_or(0);
     for (const auto& image : array_at(root, "images")) {
-      if (!image.is_object() || kept.images.size() == kMostImages) continue;
-      const std::string name = text_at(image, "file");
-      if (!is_kept_name(name)) continue;
-      const auto bytes = read_file(env, folder + "/samples/" + name);
-      std::string uri = bytes.size() <= kLargestImage ? image_uri(bytes) : "";
+      if (++seen > kMostImages) break;
+      const std::string name = image.is_object() ? text_at(image, "file") : "";
+      if (!is_kept_name(name) || leads_out(folder, "samples/" + name, warnings)) continue;
+      std::string uri = read_image(env, folder + "/samples/" + name, bytes_left);
       if (!uri.empty()) kept.images.push_back(kept_image(image, std::move(uri)));
     }
   } catch (const Error& error) {
@@ -193,13 +220,13 @@ std::optional<KeptImages> read_kept_images(Env& env, const std::string& folder,
 std::optional<Timeline> read_timeline(Env& env, const std::string& folder, int steps, size_t most,
                                       std::vector<std::string>& warnings) {
   const std::string path = folder + "/trace.json";
-  if (!env.exists(path)) return std::nullopt;
+  if (!env.exists(path) || leads_out(folder, "trace.json", warnings)) return std::nullopt;
   try {
     if (env.open_readable(path)->size() > kLargestTrace) {
       warnings.push_back("trace.json is too large for a page, and is omitted");
       return std::nullopt;
     }
-    const json root = json::parse(text_of_file(env, path), nullptr, false);
+    const json root = parsed_json(text_of_file(env, path));
     RawTrace raw;
     if (root.is_object()) raw = raw_trace(root);
     if (!raw.step_ends_us.empty()) return timeline_of(std::move(raw), steps, most);
@@ -211,7 +238,7 @@ std::optional<Timeline> read_timeline(Env& env, const std::string& folder, int s
 }
 
 LadderReading read_ladder_json(Env& env, const std::string& path) {
-  const json root = json::parse(text_of_file(env, path), nullptr, false);
+  const json root = parsed_json(text_of_file(env, path));
   LadderReading ladder;
   if (root.is_object())
     for (const auto& rung : array_at(root, "rungs"))

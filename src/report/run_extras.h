@@ -26,6 +26,11 @@ struct KeptImages {
   std::vector<KeptImage> images;
 };
 
+// Whether a file of the folder is a symbolic link or behind one. It may be any file of the user,
+// who would publish it with the page: it adds to `warnings`, and is not to be read.
+bool leads_out(const std::string& folder, const std::string& file,
+               std::vector<std::string>& warnings);
+
 // Reads `file`, training.json or mistakes.json, of samples/. Empty if it is missing. Unreadable
 // parts add to `warnings`; images with unexpected names, or that are neither PNG nor JPEG, are
 // ignored.

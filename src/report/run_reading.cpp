@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/printable.h"
 #include "recipe/toml_text.h"
+#include "record/json_fields.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -81,7 +82,7 @@ void flatten(const toml::table& table, const std::string& prefix, NamedTexts& ou
 template <class Read>
 void read_beside(RunReading& run, Env& env, const char* name, const Read& read) {
   const std::string path = run.folder + "/" + name;
-  if (!env.exists(path)) return;
+  if (!env.exists(path) || leads_out(run.folder, name, run.warnings)) return;
   try {
     read(text_of_file(env, path));
   } catch (const Error& error) {
@@ -90,7 +91,7 @@ void read_beside(RunReading& run, Env& env, const char* name, const Read& read) 
 }
 
 void read_host(RunReading& run, const std::string& text) {
-  const auto json = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto json = parsed_json<nlohmann::ordered_json>(text);
   if (!json.is_object()) {
     run.warnings.push_back("host.json cannot be read: it holds no JSON object");
     return;
@@ -121,6 +122,9 @@ RunReading read_run(Env& env, const std::string& folder) {
     fail(ErrorKind::kData,
          env.is_directory(folder) ? "the folder holds no metrics.jsonl" : "no such run folder",
          folder, "Give the folder of a run, which `saturate train` prints");
+  if (is_link(metrics))
+    fail(ErrorKind::kData, "a symbolic link may lead out of the run's folder", metrics,
+         "Copy the folder with cp -rL if you trust it");
   read_metrics(run, text_of_file(env, metrics));
   if (run.state != RunState::kEnded && is_locked(folder + "/.lock")) run.state = RunState::kRunning;
   read_beside(run, env, "recipe.toml", [&](const std::string& text) {

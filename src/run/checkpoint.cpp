@@ -178,7 +178,7 @@ Checkpoint state_of(std::map<std::string, std::string> metadata, const std::stri
          "Give a run folder or a file in it");
   Checkpoint checkpoint;
   try {
-    const auto state = json::parse(metadata["state"]);
+    const json state = parsed_json(metadata["state"]);
     if (state.at("version").get<int>() > kFormatVersion)
       fail(ErrorKind::kRun, "the checkpoint was written by a newer saturate", path,
            "Update saturate");

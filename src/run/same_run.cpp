@@ -3,11 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <sstream>
+#include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "base/printable.h"
 #include "base/text.h"
@@ -44,20 +50,39 @@ std::string_view digits_of(std::string_view name) {
   return name.substr(std::min(name.find_first_not_of('0'), name.size() - 1));
 }
 
-bool same_number(std::string_view a, std::string_view b) {
-  return !digits_of(a).empty() && digits_of(a) == digits_of(b);
-}
+// The numbers of the model's classes, by each form of their names.
+class ClassNumbers {
+ public:
+  explicit ClassNumbers(const std::vector<std::string>& classes) {
+    for (size_t i = 0; i < classes.size(); ++i) names_.try_emplace(classes[i], int64_t(i));
+    for (const std::string& name : classes) {
+      const int64_t number = names_.at(name);
+      names_.try_emplace(as_utf8(name), number);
+      once_stored_.try_emplace(name_as_once_stored(name), number);
+      if (const auto digits = digits_of(name); !digits.empty())
+        digits_.try_emplace(std::string(digits), number);
+    }
+  }
 
-int64_t number_in_model(const std::vector<std::string>& classes, const std::string& name) {
-  auto found = std::ranges::find(classes, name);
-  if (found == classes.end()) found = std::ranges::find(classes, as_utf8(name));
-  if (found == classes.end())
-    found = std::ranges::find_if(classes, [&](const auto& each) { return same_class(each, name); });
-  if (found == classes.end())
-    found =
-        std::ranges::find_if(classes, [&](const auto& each) { return same_number(each, name); });
-  return found == classes.end() ? -1 : found - classes.begin();
-}
+  // -1 if there is none: see same_class(). Numbers may have other zeros before them.
+  int64_t find(const std::string& name) const {
+    int64_t number = find_in(names_, name);
+    if (number < 0) number = find_in(names_, as_utf8(name));
+    if (number < 0) number = find_in(names_, name_as_once_stored(name));
+    if (number < 0) number = find_in(once_stored_, name);
+    if (number < 0) number = find_in(digits_, std::string(digits_of(name)));
+    return number;
+  }
+
+ private:
+  using Numbers = std::unordered_map<std::string, int64_t>;
+  static int64_t find_in(const Numbers& numbers, const std::string& form) {
+    const auto found = numbers.find(form);
+    return found == numbers.end() ? -1 : found->second;
+  }
+
+  Numbers names_, once_stored_, digits_;
+};
 
 // Objects of other names, as of a copy of the data, cannot be compared.
 void require_same_versions(const Checkpoint& saved, const std::vector<ObjectVersion>& objects) {
@@ -113,11 +138,13 @@ bool are_numbered(const std::vector<std::string>& classes) {
 std::vector<int64_t> labels_in_model(const std::vector<std::string>& classes, const Dataset& data,
                                      const std::string& source, int64_t outputs) {
   const std::vector<std::string>& names = data.classes();
+  if (names == classes) return {};
+  const ClassNumbers numbers(classes);
   const bool are_numbers = are_numbered(classes) && are_numbered(names);
   std::vector<int64_t> labels;
   bool same = true;
   for (const std::string& name : names) {
-    int64_t number = number_in_model(classes, name);
+    int64_t number = numbers.find(name);
     // The training data may lack the last of the model's classes.
     if (number < 0 && are_numbers && std::ssize(labels) < outputs) number = std::ssize(labels);
     if (number < 0)
