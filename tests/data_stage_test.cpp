@@ -1,6 +1,8 @@
 // Sources copied before use (data.stage): the same samples, and no file left of the copy.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "data/atomic_file.h"
 #include "data/export.h"
@@ -147,6 +149,26 @@ TEST_F(Stage, FilesOfAKilledProcessAreRemovedAndThoseOfALiveOneAreNot) {
   stage(env, uri);
   EXPECT_EQ(env.list(dir / "fast").size(), 3u);
   EXPECT_TRUE(env.exists(alive) && env.exists(elsewhere));
+}
+
+// A container with the host's network has the host's name, and its own numbers of processes.
+TEST(HostEnding, DiffersBetweenPidNamespaces) {
+  constexpr int kNotPermitted = 99;
+  const std::string here = host_ending();
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) _exit(kNotPermitted);
+    const pid_t inner = fork();
+    if (inner < 0) _exit(kNotPermitted);
+    if (inner == 0) _exit(host_ending() != here ? 0 : 1);
+    int status = 0;
+    _exit(waitpid(inner, &status, 0) == inner && WIFEXITED(status) ? WEXITSTATUS(status) : 2);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNotPermitted) GTEST_SKIP() << "no PID namespace may be made here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

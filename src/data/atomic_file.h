@@ -11,13 +11,14 @@
 
 namespace saturate {
 
-// "-" and a hash of the host's name: processes of several machines may write into one folder.
+// "-" and a hash of the host's name and of its PID namespace: processes of several machines and
+// containers may write into one folder, and a PID names a process only within its namespace.
 std::string host_ending();
 // Fails with kUsage if `path` exists.
 void refuse_existing(Env& env, const std::string& path);
-// A temporary name beside `path`. Removes what a killed process of this machine left under such a
-// name, and creates the folder if missing. Fails with kUsage if `path` exists, unless it is to be
-// replaced.
+// A temporary name beside `path`. Removes what a killed process with the same host_ending() left
+// under such a name, and creates the folder if missing. Fails with kUsage if `path` exists, unless
+// it is to be replaced.
 std::string claim_temporary(Env& env, const std::string& path, bool replace = false);
 
 // As write_atomically(), for data that does not fit in memory; also an object of a store, if `env`
