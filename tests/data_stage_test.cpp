@@ -4,6 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+
+#include "base/cancel.h"
 #include "data/atomic_file.h"
 #include "data/export.h"
 #include "saturate/data/input.h"
@@ -128,6 +131,12 @@ TEST_F(Stage, NoFileIsLeftIfCopyingFailsOrIsCancelled) {
   };
   EXPECT_EQ(error_of([&] { stage(env, uri, give_up); }).reason(), "stopped");
   EXPECT_TRUE(nothing_left());
+  for (const int most : {10, 40}) {  // while the size is computed, and while samples are copied
+    std::atomic<int> looks{0};
+    const CancelScope scope([&] { return ++looks > most; });
+    EXPECT_EQ(error_of([&] { stage(env, uri); }).reason(), kCancelledWait);
+    EXPECT_TRUE(nothing_left());
+  }
   EXPECT_EQ(error_of([&] {
               stage_dataset(env, open_dataset(env, uri), uri, {StageMode::kTmpfs, dir / "none"}, 1);
             }).kind(),
