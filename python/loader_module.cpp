@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <exception>
 #include <iterator>
 #include <optional>
 #include <span>
@@ -19,6 +18,7 @@
 #include "base/mutex.h"
 #include "base/printable.h"
 #include "loader_setup.h"
+#include "others_run.h"
 #include "parts.h"
 #include "python_values.h"
 #include "saturate/data/effects.h"
@@ -39,33 +39,38 @@ class PyLoader {
         mixable_(setup.train && (recipe_.augment.mixup > 0 || recipe_.augment.cutmix > 0)),
         vectors_(setup.vectors),
         data_(open_data(setup, recipe_)),
+        size_(data_->size()),
+        has_masks_(data_->has_masks()),
+        tensors_(data_->tensors()),
+        classes_(data_->classes()),
         loader_(std::make_unique<Loader>(*data_, loader_options(recipe_, setup, *data_),
                                          recipe_.augment, allocator_of(setup))),
         batches_(loader_->batches()) {}
   ~PyLoader() {
-    if (is_forked()) static_cast<void>(new std::pair(std::move(loader_), data_));  // never ended
+    if (is_forked())
+      static_cast<void>(new std::pair(std::move(loader_), std::move(data_)));  // never ended
     close();
   }
   PyLoader(const PyLoader&) = delete;
   PyLoader& operator=(const PyLoader&) = delete;
 
-  // Ends the threads, which may need Python's lock to finish.
+  // Ends the threads, which may need Python's lock to finish, and frees the source.
   void close() {
     if (is_forked()) return;
-    const nb::gil_scoped_release others_run;
+    const OthersRun others_run;
+    std::shared_ptr<Dataset> data;  // freed when nothing is locked, since it may call Python
     const MutexLock one_consumer(consuming_);
     held_.reset();
+    data = std::move(data_);
     // Python's collector may have freed this on one of the threads to wait for.
     if (loader_ && is_reading_own())
-      std::thread([loader = std::move(loader_), data = data_]() mutable {
-        loader.reset();
-      }).detach();
+      std::thread([loader = std::move(loader_), data]() mutable { loader.reset(); }).detach();
     loader_.reset();
   }
 
   // Returns the number of this pass, which next() takes.
   uint64_t start_epoch(uint32_t epoch, size_t first_batch) {
-    const nb::gil_scoped_release others_run;
+    const OthersRun others_run;
     const MutexLock one_consumer(consuming_);
     held_.reset();
     ++pass_;  // also if this fails, so that the one before does not continue
@@ -116,25 +121,22 @@ class PyLoader {
   size_t batches() const { return batches_; }
   int batch() const { return recipe_.train.batch; }
   uint64_t seed() const { return recipe_.seed; }
-  size_t size() const { return data_->size(); }
+  size_t size() const { return size_; }
   std::vector<double> mean() const { return recipe_.augment.mean; }
   std::vector<double> deviation() const { return recipe_.augment.std; }
-  bool has_masks() const { return data_->has_masks(); }
+  bool has_masks() const { return has_masks_; }
   // The name of each field, and whether it is the target; empty for images.
   nb::list fields() const {
     nb::list list;
-    for (const TensorField& field : data_->tensors())
+    for (const TensorField& field : tensors_)
       list.append(nb::make_tuple(text_of(field.name), field.is_target));
     return list;
   }
   // Whether a field is a volume, to which options of augmentation apply.
-  bool has_volumes() const {
-    return std::ranges::any_of(data_->tensors(),
-                               [](const TensorField& field) { return field.is_volume; });
-  }
+  bool has_volumes() const { return std::ranges::any_of(tensors_, &TensorField::is_volume); }
   nb::list classes() const {
     nb::list list;
-    for (const std::string& name : data_->classes()) list.append(text_of(name));
+    for (const std::string& name : classes_) list.append(text_of(name));
     return list;
   }
   nb::list skipped() const {
@@ -158,7 +160,7 @@ class PyLoader {
   // A value of the loader; the default once it is closed.
   template <class Value>
   Value of_loader(Value (Loader::*read)() const) const {
-    const nb::gil_scoped_release others_run;
+    const OthersRun others_run;
     const MutexLock one_consumer(consuming_);
     return loader_ ? (loader_.get()->*read)() : Value();
   }
@@ -177,7 +179,7 @@ class PyLoader {
 
   // Takes the next batch, or the end, if it comes within kLook. Fails after the wait limit.
   void fetch(uint64_t pass, int looks) {
-    const nb::gil_scoped_release others_run;
+    const OthersRun others_run;
     const MutexLock one_consumer(consuming_);
     Loader& loader = opened_loader();
     check_current(pass);
@@ -234,7 +236,7 @@ class PyLoader {
   }
 
   nb::object target(const Batch& batch) const {
-    if (data_->has_masks()) return masks(batch);
+    if (has_masks_) return masks(batch);
     if (!vectors_)
       return labels<int64_t>(batch, {batch.count()},
                              [](const BatchSample& sample) { return std::span(&sample.label, 1); });
@@ -283,7 +285,7 @@ class PyLoader {
   template <class Value>
   nb::object soft(const std::vector<Value>& own, const std::vector<Value>& other,
                   double lambda) const {
-    const size_t count = own.size(), classes = data_->classes().size();
+    const size_t count = own.size(), classes = classes_.size();
     std::vector<float> weights(count * classes);
     for (size_t i = 0; i < count; ++i) {
       weights[i * classes + size_t(own[i])] += float(lambda);
@@ -301,43 +303,21 @@ class PyLoader {
   const pid_t process_ = getpid();
   const Recipe recipe_;
   const bool planar_, soft_;
-  const bool mixes_;                             // pixels; the labels always
-  const bool mixable_;                           // whether labels are pairs
-  const std::shared_ptr<LabelVectors> vectors_;  // null: a sample has one label, or a mask
-  const std::shared_ptr<Dataset> data_;
-  mutable Mutex consuming_;                                // the loader has one consumer at a time
+  const bool mixes_;                                      // pixels; the labels always
+  const bool mixable_;                                    // whether labels are pairs
+  const std::shared_ptr<LabelVectors> vectors_;           // null: a sample has one label, or a mask
+  mutable Mutex consuming_;                               // the loader has one consumer at a time
+  std::shared_ptr<Dataset> data_ GUARDED_BY(consuming_);  // null once closed
+  const size_t size_;
+  const bool has_masks_;
+  const std::vector<TensorField> tensors_;
+  const std::vector<std::string> classes_;
   std::unique_ptr<Loader> loader_ GUARDED_BY(consuming_);  // null once closed
   const size_t batches_;
   uint64_t pass_ GUARDED_BY(consuming_) = 0;
   std::optional<Taken> held_ GUARDED_BY(consuming_);  // taken from the loader, not returned yet
   Batch spare_ GUARDED_BY(consuming_);  // one that was returned, for its samples' memory
 };
-
-// The Error as an exception of Python, with the one that caused it, if any.
-void set_python_error(const Error& failure, PyObject* type) {
-  const nb::object value =
-      nb::steal(PyObject_CallFunctionObjArgs(type, text_of(failure.what()).ptr(), nullptr));
-  if (!value.is_valid()) return;
-  if (const auto* caused = dynamic_cast<const PythonCausedError*>(&failure))
-    PyException_SetCause(value.ptr(), nb::borrow(caused->cause().get()).release().ptr());
-  PyErr_SetObject(type, value.ptr());
-}
-
-// saturate.Error with the message that the command would print, also for a missing file.
-void register_error(nb::module_& module) {
-  const nb::object error =
-      nb::steal(PyErr_NewException("saturate.Error", PyExc_RuntimeError, nullptr));
-  module.attr("Error") = error;
-  nb::register_exception_translator(
-      [](const std::exception_ptr& thrown, void* type) {
-        try {
-          std::rethrow_exception(thrown);
-        } catch (const Error& failure) {
-          set_python_error(failure, static_cast<PyObject*>(type));
-        }
-      },
-      error.ptr());  // the module keeps it alive
-}
 
 // (rank, world size, whose variables said so).
 nb::tuple launched_world() {
@@ -352,6 +332,7 @@ NB_MODULE(_core, module) {
   nb::set_leak_warnings(false);
   module.attr("__version__") = SATURATE_VERSION;
   register_error(module);
+  module.def("begin_exit", &begin_exit);
   module.def("launched_world", &launched_world);
   module.def("without_queries", &without_queries, nb::arg("text"));
   register_gains(module);

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/cancel.h"
+#include "others_run.h"
 #include "saturate/data/env.h"
 #include "saturate/data/input.h"
 
@@ -40,7 +41,8 @@ void check_mixing(const Recipe& recipe, const Setup& setup) {
 
 // Opens data on another thread while this one looks for signals: a look needs Python's lock, which
 // must not be waited for where the store's are held. The exception of a signal, such as that of
-// Ctrl-C, ends waits for the store, and is thrown in the place of their error.
+// Ctrl-C, ends waits for the store and data.stage's copy, and is thrown in the place of their
+// error.
 template <class Open>
 std::unique_ptr<Dataset> until_signalled(const Open& open) {
   constexpr auto kLook = std::chrono::milliseconds(50);
@@ -51,7 +53,7 @@ std::unique_ptr<Dataset> until_signalled(const Open& open) {
     return open();
   });
   const auto has_opened = [&] {
-    const nb::gil_scoped_release others_run;
+    const OthersRun others_run;
     return data.wait_for(kLook) == std::future_status::ready;
   };
   while (!has_opened()) {
@@ -117,12 +119,13 @@ std::unique_ptr<Dataset> open_data(const Setup& setup, const Recipe& recipe) {
   if (setup.own.is_none()) {
     data = until_signalled([&] { return open_input(Env::posix(), setup.source, recipe.data); });
   } else {
-    data =
+    auto own =
         make_own_dataset(setup.own, setup.own_size, setup.classes, setup.own_masks, setup.vectors);
-    const nb::gil_scoped_release others_run;
-    data = stage_dataset(Env::posix(), std::move(data), setup.source, recipe.data.stage,
-                         recipe.data.threads);
-    data = cache_dataset(std::move(data), recipe.data.cache);
+    data = until_signalled([&] {
+      return cache_dataset(stage_dataset(Env::posix(), std::move(own), setup.source,
+                                         recipe.data.stage, recipe.data.threads),
+                           recipe.data.cache);
+    });
   }
   if (!data->tensors().empty()) {
     if (setup.soft_labels)

@@ -37,7 +37,8 @@ World world_of_launcher();
 
 // The caller has Python's lock. All fail with kUsage on arguments that do not fit together.
 Recipe recipe_of(const Setup& setup);
-// Released meanwhile is Python's lock. A signal's exception (Ctrl-C) ends waits for a store.
+// Released meanwhile is Python's lock. A signal's exception (Ctrl-C) ends waits for a store, and
+// the copy of data.stage.
 std::unique_ptr<Dataset> open_data(const Setup& setup, const Recipe& recipe);
 LoaderOptions loader_options(const Recipe& recipe, const Setup& setup, const Dataset& data);
 // Memory that Setup::allocate makes, or none.

@@ -45,12 +45,14 @@ std::string first_line_of(nb::handle value) {
   const std::string kind = nb::cast<std::string>(error.type().attr("__name__"));
   const bool is_ours =
       kind == "Error" && nb::cast<std::string>(error.type().attr("__module__")) == "saturate";
-  if (is_ours)
-    throw PythonCausedError(Error(ErrorKind::kRun, text, sample, "See the cause of this error",
+  const std::string what = is_ours ? text : kind + (text.empty() ? "" : ": " + text);
+  // KeyboardInterrupt and SystemExit do not make a sample one to be skipped.
+  if (is_ours || !error.matches(PyExc_Exception))
+    throw PythonCausedError(Error(ErrorKind::kRun, what, sample, "See the cause of this error",
                                   std::source_location::current()),
                             cause);
   throw PythonCausedError(
-      Error(ErrorKind::kData, kind + (text.empty() ? "" : ": " + text), sample,
+      Error(ErrorKind::kData, what, sample,
             "Correct the dataset's __getitem__, or skip such samples with on_error=\"skip\"",
             std::source_location::current()),
       cause);

@@ -6,6 +6,9 @@
 
 namespace saturate {
 
+// saturate.Error, with the message that the command would print, also for a missing file.
+void register_error(nanobind::module_& module);
+
 // Gains of paired measurements, as the command computes them, for saturate.diagnose.
 void register_gains(nanobind::module_& module);
 

@@ -341,6 +341,14 @@ TEST_F(Launch, UsageErrorsAreNotRetried) {
   EXPECT_EQ(run(launch(2, "run", {"--set", "distributed.mode=dp"})), 2) << said();
 }
 
+// As a parent that ignores the ends of its processes passes on.
+TEST_F(Launch, EndsAlsoIfSigchldIsIgnored) {
+  const CommandResult found = run_saturate("launch --nproc-per-node 2 -- train " + recipe +
+                                               " --out " + (dir / "run") + " --set train.batch=1",
+                                           "timeout 120 env --ignore-signal=CHLD");
+  EXPECT_EQ(found.exit_code, 2) << found.err;
+}
+
 TEST_F(Launch, RanksThatDisagreeAreNamed) {
   expect_error(start_with_other("", " --set optimizer.lr=0.5"), 2,
                {"the recipe of rank 1 differs from rank 0's: it has optimizer.lr = 0.5, not "

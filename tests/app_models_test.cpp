@@ -318,6 +318,9 @@ TEST_F(ModelCommand, APythonThatCannotExportIsOneError) {
   std::filesystem::permissions(dir / "python", std::filesystem::perms::owner_all);
   expect_error(run_saturate(more, "SATURATE_PYTHON='" + (dir / "python") + "'"), 4,
                {"it lacks torch (here). Get it"});
+  expect_error(
+      run_saturate(more, "SATURATE_PYTHON='" + (dir / "python") + "' env --ignore-signal=CHLD"), 4,
+      {"it lacks torch (here). Get it"});
   expect_error(run_saturate(more, "SATURATE_PYTHON='" + (dir / "nowhere") + "'"), 2,
                {"nowhere cannot be run", "SATURATE_PYTHON"});
   EXPECT_FALSE(std::filesystem::exists(dir / "model.pt2"));

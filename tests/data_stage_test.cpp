@@ -1,7 +1,12 @@
 // Sources copied before use (data.stage): the same samples, and no file left of the copy.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
+
+#include "base/cancel.h"
 #include "data/atomic_file.h"
 #include "data/export.h"
 #include "saturate/data/input.h"
@@ -126,6 +131,12 @@ TEST_F(Stage, NoFileIsLeftIfCopyingFailsOrIsCancelled) {
   };
   EXPECT_EQ(error_of([&] { stage(env, uri, give_up); }).reason(), "stopped");
   EXPECT_TRUE(nothing_left());
+  for (const int most : {10, 40}) {  // while the size is computed, and while samples are copied
+    std::atomic<int> looks{0};
+    const CancelScope scope([&] { return ++looks > most; });
+    EXPECT_EQ(error_of([&] { stage(env, uri); }).reason(), kCancelledWait);
+    EXPECT_TRUE(nothing_left());
+  }
   EXPECT_EQ(error_of([&] {
               stage_dataset(env, open_dataset(env, uri), uri, {StageMode::kTmpfs, dir / "none"}, 1);
             }).kind(),
@@ -147,6 +158,26 @@ TEST_F(Stage, FilesOfAKilledProcessAreRemovedAndThoseOfALiveOneAreNot) {
   stage(env, uri);
   EXPECT_EQ(env.list(dir / "fast").size(), 3u);
   EXPECT_TRUE(env.exists(alive) && env.exists(elsewhere));
+}
+
+// A container with the host's network has the host's name, and its own numbers of processes.
+TEST(HostEnding, DiffersBetweenPidNamespaces) {
+  constexpr int kNotPermitted = 99;
+  const std::string here = host_ending();
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) _exit(kNotPermitted);
+    const pid_t inner = fork();
+    if (inner < 0) _exit(kNotPermitted);
+    if (inner == 0) _exit(host_ending() != here ? 0 : 1);
+    int status = 0;
+    _exit(waitpid(inner, &status, 0) == inner && WIFEXITED(status) ? WEXITSTATUS(status) : 2);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNotPermitted) GTEST_SKIP() << "no PID namespace may be made here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

@@ -183,6 +183,30 @@ TEST_F(StoreEpochs, FailuresAndAnEarlyEndChangeNoSample) {
   EXPECT_GT(store->counts().retries, 10u);
 }
 
+// As a trial that rests while another is measured.
+TEST_F(StoreEpochs, AStoppedEpochLeavesTheBudgetToOthers) {
+  server.put("/b.shard", testing::read_text(folder / "a.shard"));
+  StoreEnv with_store(env(), store);
+  const auto other = open_dataset(with_store, "shard:" + server.url("/b.shard"));
+  const auto asked_of_other = [&] {
+    const auto asks = server.asks();
+    return size_t(
+        std::ranges::count_if(asks, [](const HttpAsk& ask) { return ask.path == "/b.shard"; }));
+  };
+  const size_t before = asked_of_other();
+  LoaderOptions few_in_flight = options(0);
+  few_in_flight.batch = 4;
+  few_in_flight.prefetch = 1;
+  Loader loader(*far, few_in_flight, augment());
+  loader.start_epoch(0);
+  Batch batch;
+  ASSERT_TRUE(loader.next(batch));
+  loader.stop();
+  constexpr size_t kOthers = kEpochSamples / 3;  // two thirds of the budget
+  for (size_t i = 0; i < kOthers; ++i) other->advise(ReadAdvice::kSoon, i, 1);
+  EXPECT_TRUE(wait_for([&] { return asked_of_other() >= before + kOthers; }));
+}
+
 TEST_F(StoreEpochs, ReadAheadMbIsTheBudget) {
   DataOptions data;
   data.store.read_ahead_mb = 3;

@@ -1,5 +1,7 @@
-// Requests that wait for credentials while their service fails or does not answer.
+// Requests that wait for credentials while their service fails or does not answer; and the signals
+// of a service that is a command.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/prctl.h>
 
 #include <atomic>
@@ -160,6 +162,21 @@ TEST_F(StoreServiceFaults, AMachineWhoseServiceMayBeAwayHasNoKeysIfItIs) {
   EXPECT_FALSE(ask_service(env(), calls, machine));
   const std::string printed = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(printed.find("hop limit"), std::string::npos) << printed;
+}
+
+// The thread of a store's transfers, and those that it starts, block all.
+TEST(StoreProcess, ACommandBlocksNoSignals) {
+  CredentialService service;
+  service.kind = CredentialService::Kind::kProcess;
+  service.command =
+      "grep -Eq '^SigBlk:[[:space:]]*0+$' /proc/self/status && echo "
+      R"('{"Version": 1, "AccessKeyId": "OWN", "SecretAccessKey": "SECRETSECRET"}')";
+  std::thread([&] {
+    sigset_t all;
+    sigfillset(&all);
+    EXPECT_EQ(pthread_sigmask(SIG_BLOCK, &all, nullptr), 0);
+    EXPECT_NO_THROW(EXPECT_EQ(run_credential_process(service).key, "OWN"));
+  }).join();
 }
 
 TEST(StoreMachine, IsOneOfEc2ByItsMakerOrFirmware) {

@@ -6,6 +6,9 @@ __version__: str
 
 class Error(RuntimeError): ...
 
+def begin_exit() -> None:
+    """Python ends soon, on this thread. Others that wait in this module do not return, or only after five seconds, if
+    Python has not begun to end by then."""
 def launched_world() -> Tuple[int, int, str]: ...
 def without_queries(text: str) -> str:
     """Without the queries of URLs, which may sign them."""

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 from ._core import Error
 from ._core import Loader as _Core
-from ._core import without_queries
+from ._core import begin_exit, without_queries
 from .arguments import converter, flag, one_of, text_of, type_name, whole
 from .iteration import Iteration, Place
 from .sources import OwnSource, classes_of, open_source, text_of_source
@@ -22,8 +22,20 @@ _open: weakref.WeakSet[Loader] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
+    begin_exit()
     for loader in list(_open):
         loader.close()
+
+
+def _end(core: _Core, own: Optional[OwnSource]) -> None:
+    """Ends the threads, which wait for reads of the source, and then its processes."""
+    try:
+        if own:
+            own.stop()
+    finally:  # also if Ctrl-C ends the wait
+        core.close()
+        if own:
+            own.close()
 
 
 def _position(name: str, value: Any) -> int:
@@ -56,8 +68,9 @@ class Loader:
         classes: names of the classes of such a dataset; by default its `classes`. Needed for masks.
         processes: processes that call its __getitem__, each with a copy of the dataset, which is pickled. Use them if
             that call computes in Python for long. 0: the loader's threads call it, several at once. A dataset that
-            threads cannot share, such as one that seeks in an open file, or has an sqlite3 or h5py connection, needs
-            processes, or threads=1.
+            threads cannot share, such as one that seeks in an open file, needs processes, or threads=1. So does one
+            that reads by sqlite3 or h5py, which must open these in its first __getitem__: what is open cannot be
+            pickled, and sqlite3 refuses a connection of another thread.
         train: whether to augment randomly and shuffle; otherwise the centre crop, in order.
 
     Batches
@@ -256,10 +269,8 @@ class Loader:
                             "instead of batch_size")
             core, own = self._core, self._own
             self._rank, self._world = found
-            self._core, self._own, self._feed = other._core, other._own, other._feed
-            core.close()
-            if own:
-                own.close()
+            self._core, self._own, self._feed, other._own = other._core, other._own, other._feed, None
+            _end(core, own)
 
     def __enter__(self) -> Loader:
         return self
@@ -268,15 +279,19 @@ class Loader:
         self.close()
 
     def close(self) -> None:
-        """Ends the threads and processes; returned batches stay valid. Also the end of a `with` block. Nothing ends if
-        a forked process calls it."""
+        """Ends the threads and processes, and frees what the source holds, such as connections and cached samples;
+        returned batches stay valid. A process whose `__getitem__` does not return within 5 s is killed. Also the end of
+        a `with` block. Nothing ends if a forked process calls it."""
         _open.discard(self)
         self._running = None
         if os.getpid() != self._process:  # a forked one, which would wait for threads that it lacks
             return
-        self._core.close()
-        if self._own:
-            self._own.close()
+        _end(self._core, self._own)
+
+    def __del__(self) -> None:  # dropped without close(): the end of _core waits for reads of the source
+        own: Optional[OwnSource] = getattr(self, "_own", None)  # none if __init__ has failed
+        if own:
+            own.stop()
 
     def __getstate__(self) -> Dict[str, Any]:
         return {"arguments": self._arguments, "position": self.state_dict()}

@@ -109,6 +109,9 @@ class OwnSource:
     def read(self, index: int) -> Packed:
         return packed(self.dataset[index], self.target)
 
+    def stop(self) -> None:
+        """Ends reads by other processes, for which the loader's threads wait."""
+
     def close(self) -> None:
         pass
 

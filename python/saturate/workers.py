@@ -9,6 +9,7 @@ import os
 import pickle
 import queue
 import signal
+import time
 import weakref
 from multiprocessing import reduction
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
@@ -20,6 +21,9 @@ from .sources import OwnSource, Packed, packed
 # Bytes of the largest sample that travels in shared memory; a larger one goes through the pipe. Memory is used
 # only as far as samples have filled it.
 SHARED_BYTES = 64 << 20
+
+# Seconds in which a read must end once the loader is closed.
+GRACE = 5.0
 
 
 class SharedMemory:
@@ -111,7 +115,7 @@ class Worker:
         self.connection.close()
         self.process.join(0.5)
         if self.process.is_alive():
-            self.process.terminate()
+            self.process.kill()  # which also ends a stopped one
             self.process.join()
         self.memory.close()
 
@@ -122,6 +126,8 @@ class ProcessSource(OwnSource):
     def __init__(self, dataset: Any, processes: int, target: str) -> None:
         super().__init__(dataset, target)
         context = multiprocessing.get_context("spawn")
+        self._process = os.getpid()
+        self._stopped = False
         self._all: list[Worker] = []
         self._free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         try:
@@ -138,6 +144,8 @@ class ProcessSource(OwnSource):
         worker = self._free.get()
         reply = None
         try:
+            if self._stopped:
+                raise Error("the loader is closed")
             reply = worker.ask(index)
         finally:
             if reply is None or isinstance(reply, BaseException) or isinstance(reply[0], bytes):
@@ -153,6 +161,25 @@ class ProcessSource(OwnSource):
     def _give_back(self, worker: Worker, view: memoryview) -> None:
         view.release()
         self._free.put(worker)
+
+    def stop(self) -> None:
+        """Later reads fail at once. Those in progress may end; after GRACE their processes are killed."""
+        if self._stopped or os.getpid() != self._process:  # a forked process must not end its parent's
+            return
+        self._stopped = True
+        free: list[Worker] = []
+        end = time.monotonic() + GRACE
+        try:
+            while len(free) < len(self._all):
+                free.append(self._free.get(timeout=max(0.0, end - time.monotonic())))
+        except queue.Empty:
+            pass
+        finally:  # also if Ctrl-C ends the wait
+            for worker in self._all:
+                if worker not in free:
+                    worker.process.kill()
+            for worker in free:
+                self._free.put(worker)
 
     def close(self) -> None:
         for worker in self._all:

@@ -1,6 +1,17 @@
 """Fixtures of several test files."""
 
+import signal
+
 import pytest
+
+
+@pytest.fixture
+def alarm():
+    """A function of seconds, after which KeyboardInterrupt is raised in this thread, as by Ctrl-C."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

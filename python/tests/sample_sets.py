@@ -82,6 +82,33 @@ class Deadly(Numbered):
         return super().__getitem__(index)
 
 
+class Hanging(Numbered):
+    """One whose sample 5 does not come."""
+
+    def __getitem__(self, index):
+        if index == 5:
+            time.sleep(600)
+        return super().__getitem__(index)
+
+
+class InDatabase(Numbered):
+    """Levels of images in a database of sqlite3, opened when the first is read."""
+
+    connection = None
+
+    def __init__(self, path, size):
+        super().__init__(size)
+        self.path = path
+
+    def __getitem__(self, index):
+        import sqlite3
+
+        if self.connection is None:
+            self.connection = sqlite3.connect(self.path)
+        (level,), = self.connection.execute("SELECT level FROM levels WHERE rowid = ?", (index + 1,))
+        return super().__getitem__(level)
+
+
 class ProcessIds(Numbered):
     """The label is the process that read the sample."""
 

@@ -182,15 +182,6 @@ def test_a_batch_whose_conversion_failed_comes_again():
     assert found + labels_of(iterator) == epoch(0)
 
 
-@pytest.fixture
-def alarm():
-    """A function of seconds, after which KeyboardInterrupt is raised in this thread, as by Ctrl-C."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
 def test_ctrl_c_ends_a_wait_and_loses_no_batch(alarm):
     loader = saturate.Loader("synth:size=400,count=40", batch=10, size=224, threads=1)
     expected = labels_of(loader)

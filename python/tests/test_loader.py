@@ -1,7 +1,9 @@
 """The package as its users see it. Needs numpy and pytest, and torch for one test, which is skipped without it."""
 
 import gc
+import os
 import pathlib
+import tarfile
 import threading
 import time
 
@@ -117,6 +119,28 @@ def test_arrays_outlive_the_loader_and_are_not_written_again():
     del loader
     gc.collect()
     assert all(np.array_equal(a, b) for a, b in zip(kept, copies))
+
+
+def test_close_frees_the_source(tmp_path):
+    path = os.path.realpath(tmp_path / "a.tar")
+    with tarfile.open(path, "w") as archive:
+        for i in range(8):
+            archive.add(next(IMAGES.rglob("*.png")), f"class{i % 2}/{i}.png")
+
+    def is_open():
+        names = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
+        return any(os.readlink(name) == path for name in names if os.path.islink(name))
+
+    loader = saturate.Loader(f"tar:{path}", batch=2, size=8, cache="ram")
+    images, _ = next(iter(loader))
+    copy = images.copy()
+    assert is_open()
+    loader.close()
+    assert not is_open()
+    assert np.array_equal(images, copy)
+    assert loader.samples == 8 and len(loader) == 4 and loader.classes == ["class0", "class1"]
+    assert loader.target is None and loader.skipped == []
+    loader.close()
 
 
 def test_other_python_threads_run_while_it_works():

@@ -2,6 +2,7 @@
 torchvision for some tests."""
 
 import gc
+import itertools
 import os
 import pickle
 import subprocess
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 
 import saturate
-from sample_sets import IMAGES, PNG, Broken, Deadly, Large, Numbered, OddlyBroken, ProcessIds, png_of
+from sample_sets import (IMAGES, PNG, Broken, Deadly, Hanging, InDatabase, Large, Numbered, OddlyBroken, ProcessIds,
+                         png_of)
+from saturate import workers
 
 ARGUMENTS = {"batch": 4, "size": 6, "flip": 0, "threads": 3, "dtype": "uint8"}
 
@@ -124,10 +127,64 @@ def test_an_exception_is_the_cause_of_the_error(processes):
             list(loader)
 
 
+def test_an_exit_is_no_sample_to_be_skipped():
+    with saturate.Loader(Broken(8, SystemExit(3)), on_error="skip", **ARGUMENTS) as loader:
+        with pytest.raises(saturate.Error, match=r"^SystemExit: 3 \(sample 3\)"):
+            list(loader)
+
+
+@pytest.mark.parametrize("quick_reads", [0, 100])
+def test_ctrl_c_ends_the_copy_of_a_stage(quick_reads, tmp_path, alarm):
+    reads = itertools.count()
+
+    class Slow(Numbered):
+        def __getitem__(self, index):
+            if next(reads) >= quick_reads:  # the first 100 are for the size of the copy
+                time.sleep(0.05)
+            return super().__getitem__(index)
+
+    alarm(0.5)
+    with pytest.raises(KeyboardInterrupt):
+        saturate.Loader(Slow(100), options={"data.stage": str(tmp_path)}, **{**ARGUMENTS, "threads": 1})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_process_that_ends_is_an_error_and_not_a_wait():
     with saturate.Loader(Deadly(8), processes=2, on_error="skip", **ARGUMENTS) as loader:
         with pytest.raises(saturate.Error, match="exit code 7"):
             list(loader)
+
+
+@pytest.mark.parametrize("way", ["close", "drop"])
+def test_a_process_that_hangs_ends_with_the_loader(way, monkeypatch):
+    monkeypatch.setattr(workers, "GRACE", 0.2)
+    loader = saturate.Loader(Hanging(40), processes=2, train=False, **ARGUMENTS)
+    iterator = iter(loader)
+    assert next(iterator)[1].tolist() == [0, 1, 2, 3]
+    source = loader._own
+    processes = [worker.process for worker in source._all]
+    if way == "close":
+        loader.close()
+    del loader, iterator
+    gc.collect()
+    with pytest.raises(saturate.Error, match="closed"):
+        source.read(0)
+    source.close()
+    assert not any(process.is_alive() for process in processes)
+
+
+def test_a_database_is_opened_by_what_reads_it(tmp_path):
+    sqlite3 = pytest.importorskip("sqlite3")
+    path = str(tmp_path / "a.db")
+    made = sqlite3.connect(path)
+    made.execute("CREATE TABLE levels (level INTEGER)")
+    made.executemany("INSERT INTO levels VALUES (?)", [(level,) for level in range(8)])
+    made.commit()
+    made.close()
+    dataset = InDatabase(path, 8)
+    for arguments in {"processes": 2}, {"threads": 1}:
+        with saturate.Loader(dataset, train=False, **{**ARGUMENTS, **arguments}) as loader:
+            assert sum(numbers(loader), []) == list(range(8))
 
 
 def test_processes_read_and_large_samples_fit():
@@ -229,6 +286,24 @@ def test_a_program_ends_while_it_reads():
     result = subprocess.run([sys.executable, "-c", code, os.path.dirname(__file__)], capture_output=True, text=True,
                             timeout=60)
     assert (result.returncode, result.stdout, result.stderr) == (0, "ends\n", "")
+
+
+def test_a_program_ends_while_its_daemon_thread_waits():
+    code = ("import sys, threading, time, saturate; sys.path.insert(0, sys.argv[1]); from sample_sets import Numbered\n"
+            "class Slow(Numbered):\n"
+            "    def __getitem__(self, index):\n"
+            "        time.sleep(0.1)\n"
+            "        return super().__getitem__(index)\n"
+            "loader, begun = saturate.Loader(Slow(100), batch=4, size=6, threads=1), threading.Event()\n"
+            "def run():\n"
+            "    for _ in loader:\n"
+            "        begun.set()\n"
+            "threading.Thread(target=run, daemon=True).start()\n"
+            "begun.wait(); time.sleep(0.1); print('ends')")
+    for _ in range(3):
+        result = subprocess.run([sys.executable, "-c", code, os.path.dirname(__file__)], capture_output=True,
+                                text=True, timeout=60)
+        assert (result.returncode, result.stdout, result.stderr) == (0, "ends\n", "")
 
 
 def test_pickling_keeps_dataset_and_position():

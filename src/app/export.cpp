@@ -91,6 +91,9 @@ int run_program(const std::vector<std::string>& words, const std::string& log) {
       kill(child, SIGINT);  // Ctrl-C has reached it already
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
+  if (ended < 0)
+    fail(ErrorKind::kRun, words[0] + " has an unknown exit code: " + std::strerror(errno),
+         "--format pt2", "Run it again");
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

@@ -245,6 +245,8 @@ int with_results_written(int code) {
 int main(int argc, char** argv) {
   // Exceeding the file size limit (ulimit -f) is then an error like a full disk, not a crash.
   std::signal(SIGXFSZ, SIG_IGN);
+  // A parent that ignores it passes that on; the exit codes of processes would then be lost.
+  std::signal(SIGCHLD, SIG_DFL);
   const int run_failed = static_cast<int>(saturate::ErrorKind::kRun);
   try {
     argc = take_log_format(argc, argv);

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/checksum.h"
@@ -15,7 +18,8 @@ namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
 
-// Removes NAME.tmp-PID-HOST, a file or a folder, if this is the host, and has no such process.
+// Removes NAME.tmp-PID-HOST, a file or a folder, if this is the host, or the container, and has no
+// such process.
 void remove_leftovers(Env& env, const std::string& folder, const std::string& prefix) {
   const std::string host = host_ending();
   for (const FileInfo& info : env.list(folder)) {
@@ -60,7 +64,9 @@ std::string claim_temporary(Env& env, const std::string& path, bool replaces) {
 std::string host_ending() {
   char host[256] = {};
   ::gethostname(host, sizeof host - 1);
-  return fmt::format("-{:08x}", uint32_t(hash_text(host)));
+  std::error_code none;  // without /proc the host's name must do
+  const auto processes = std::filesystem::read_symlink("/proc/self/ns/pid", none);
+  return fmt::format("-{:08x}", uint32_t(hash_text(processes.string(), hash_text(host))));
 }
 
 TemporaryName::TemporaryName(Env& env, std::string path, bool replaces)

@@ -12,14 +12,15 @@
 
 namespace saturate {
 
-// "-" and a hash of the host's name: processes of several machines may write into one folder.
+// "-" and a hash of the host's name and of its PID namespace: processes of several machines and
+// containers may write into one folder, and a PID names a process only within its namespace.
 std::string host_ending();
 
 // A name beside `path`, for a file or a folder that is not complete. Not for concurrent use.
 class TemporaryName {
  public:
-  // Removes what a killed process of this machine left under such a name, and creates the parent
-  // folder if missing. Fails with kUsage if `path` exists, unless it is to be replaced.
+  // Removes what a killed process with the same host_ending() left under such a name, and creates
+  // the parent folder if missing. Fails with kUsage if `path` exists, unless it is to be replaced.
   TemporaryName(Env& env, std::string path, bool replaces = false);
   // Removes what has the name, unless commit() has succeeded.
   ~TemporaryName();

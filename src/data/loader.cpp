@@ -366,6 +366,7 @@ bool Loader::wait(std::chrono::nanoseconds limit) {
 
 void Loader::stop() {
   state_->ring.stop();
+  state_->ahead.withdraw();
   state_->ended = true;
   state_->failure = nullptr;
   const MutexLock lock(state_->mutex);

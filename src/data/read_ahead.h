@@ -54,6 +54,8 @@ class ReadAhead {
   // The samples of this process before index `first` of its order have been delivered, which are
   // about those before `place` of the whole epoch.
   void advance(size_t place, size_t first);
+  // Withdraws what was announced of this epoch and has not been read. Samples of the next one stay.
+  void withdraw();
 
  private:
   void hint_blocks(size_t place);
@@ -65,7 +67,6 @@ class ReadAhead {
   // In which epoch this machine reads a sample again that it reads in epoch_ + `after`.
   uint64_t next_use(uint32_t index, int after) const;
   void look_at_later_epochs(uint32_t epoch);
-  void withdraw();
   void withdraw_later();
   const Dataset& data_;
   const ShuffleOptions shuffle_;

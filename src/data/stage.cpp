@@ -8,7 +8,9 @@
 #include <atomic>
 #include <utility>
 
+#include "base/cancel.h"
 #include "base/files.h"
+#include "base/thread_pool.h"
 #include "data/atomic_file.h"
 #include "data/in_order.h"
 #include "data/ordered.h"
@@ -67,6 +69,7 @@ void require_space(Env& env, const Dataset& source, const std::string& uri,
                    const std::string& folder, int threads) {
   std::atomic<uint64_t> needed{0};
   parallel_for(source.size(), threads, [&](size_t i) {
+    if (is_cancelled()) fail_cancelled("data.stage");
     try {
       needed += source.bytes(i) + kOverhead;
     } catch (const Error& error) {
@@ -93,6 +96,7 @@ std::vector<char> copy_samples(const Dataset& source, SampleWriter& writer, int 
   const size_t tensor_bytes = bytes_of(std::span(source.tensors()));
   InOrder ahead(source);
   const auto produce = [&](size_t i, Copied& out) {
+    if (is_cancelled()) fail_cancelled("data.stage");
     out.lost = false;
     ahead.before(i);
     try {

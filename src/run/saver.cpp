@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <exception>
+#include <future>
+#include <system_error>
 #include <utility>
 
 #include "run/staged_copy.h"
@@ -20,6 +23,17 @@ CheckpointOptions with_best_kept(const Recipe& recipe) {
   CheckpointOptions options = recipe.checkpoint;
   options.keep_best = options.keep_best || restores_best(recipe.train);
   return options;
+}
+
+// Calls `work` on another thread; on this one if the system starts no more.
+std::future<void> begin_work(const std::function<void()>& work) {
+  try {
+    return std::async(std::launch::async, work);
+  } catch (const std::system_error&) {
+    std::packaged_task<void()> task(work);
+    task();
+    return task.get_future();
+  }
 }
 
 }  // namespace
@@ -109,6 +123,21 @@ void Saver::settle() {
   if (const auto outcome = writer_.wait()) report(*outcome);
 }
 
+// Calls `work` on the ranks where `works` is set. It reads or writes whole checkpoints, which may
+// take longer than the others may wait in one collective. Fails on a rank whose work fails.
+// Collective.
+void Saver::work_together(bool works, const std::function<void()>& work) {
+  if (!run_.group) {
+    if (works) work();
+    return;
+  }
+  std::future<void> done;
+  if (works) done = begin_work(work);
+  while (run_.any(works && done.wait_for(kVoteEvery) != std::future_status::ready)) {
+  }
+  if (works) done.get();
+}
+
 // Rank 0 writes, which may take longer than the others may wait in one collective.
 void Saver::settle_together() {
   Ledger::Scope scope(run_.ledger, Phase::kCheckpoint);
@@ -157,17 +186,18 @@ void Saver::retry_best() {
 // Copies the best weights from the folder that the run resumed from: this folder then suffices.
 void Saver::adopt_best() {
   if (found_best_.empty() || !options_.keep_best) return;
-  bool adopted = true;
-  try {
-    if (run_.is_first() && !store_.holds(found_best_))
-      store_.save(read_checkpoint(run_.env, found_best_));
-  } catch (const Error& error) {
-    adopted = false;
-    recorder_.log().warn(
-        fmt::format("the best weights are not copied from {}, the run continues: {}", found_best_,
-                    error.what()));
-  }
-  if (run_.first_says(adopted)) found_best_.clear();
+  std::string problem;
+  work_together(run_.is_first(), [&] {
+    try {
+      if (!store_.holds(found_best_)) store_.save(read_checkpoint(run_.env, found_best_));
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+  });
+  if (!problem.empty())
+    recorder_.log().warn(fmt::format(
+        "the best weights are not copied from {}, the run continues: {}", found_best_, problem));
+  if (run_.first_says(problem.empty())) found_best_.clear();
 }
 
 std::string Saver::best_path(int64_t best_step) const {
@@ -180,13 +210,14 @@ std::optional<Checkpoint> Saver::read_best(int64_t best_step) {
   const std::string path = best_path(best_step);
   Checkpoint best;
   std::string problem;
-  try {
-    if (run_.is_first())
+  work_together(run_.is_first(), [&] {
+    try {
       best = path == store_.path_of(best_step) ? store_.read(best_step)
                                                : read_checkpoint(run_.env, path);
-  } catch (const Error& error) {
-    problem = fmt::format("{} ({})", error.reason(), error.where());
-  }
+    } catch (const Error& error) {
+      problem = fmt::format("{} ({})", error.reason(), error.where());
+    }
+  });
   if (!run_.first_says(problem.empty())) {
     if (run_.is_first())
       recorder_.log().warn(
@@ -194,7 +225,7 @@ std::optional<Checkpoint> Saver::read_best(int64_t best_step) {
                       best_step, problem));
     return std::nullopt;
   }
-  if (!run_.is_first()) best = read_checkpoint(run_.env, path);
+  work_together(!run_.is_first(), [&] { best = read_checkpoint(run_.env, path); });
   return best;
 }
 

@@ -63,6 +63,7 @@ class Saver {
  private:
   void report(const CheckpointWriter::Outcome& outcome);
   void settle_together();
+  void work_together(bool works, const std::function<void()>& work);
   void retry_best();
   void adopt_best();
 

@@ -36,7 +36,8 @@ struct Pipe {
 };
 
 // A shell that runs the command in a separate process group; its output goes to `out`, and its
-// messages nowhere, because they may hold keys. SIGPIPE ends it, also if this process ignores it.
+// messages nowhere, because they may hold keys. It blocks no signals, as this thread may do, and
+// SIGPIPE ends it, also if this process ignores it.
 pid_t start_shell(const std::string& command, int out, const std::string& origin) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -45,11 +46,13 @@ pid_t start_shell(const std::string& command, int out, const std::string& origin
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  sigset_t defaults;
-  sigemptyset(&defaults);
-  sigaddset(&defaults, SIGPIPE);
-  posix_spawnattr_setsigdefault(&attributes, &defaults);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
+  sigset_t signals;
+  sigemptyset(&signals);
+  posix_spawnattr_setsigmask(&attributes, &signals);
+  sigaddset(&signals, SIGPIPE);
+  posix_spawnattr_setsigdefault(&attributes, &signals);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
   std::string words[] = {"sh", "-c", command};
   char* pointers[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
   pid_t child = 0;

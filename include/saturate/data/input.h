@@ -28,7 +28,8 @@ std::unique_ptr<Dataset> open_input(Env& env, const std::string& uri, const Data
 // Copies every sample of `source` (opened from `uri`, for messages) to a file in options.folder,
 // which has no name once this returns, so that it is freed with the result or the process, however
 // it ends; names, labels and errors of samples stay the source's. Returns `source` itself for
-// kNone. Fails with kUsage if space is insufficient, before anything is copied.
+// kNone. Fails with kUsage if space is insufficient, before anything is copied, and with kRun if
+// its thread is cancelled.
 std::unique_ptr<Dataset> stage_dataset(Env& env, std::unique_ptr<Dataset> source,
                                        const std::string& uri, const StageOptions& options,
                                        int threads, const ProgressCallback& progress = {});

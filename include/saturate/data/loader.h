@@ -231,7 +231,7 @@ class Loader {
   bool wait(std::chrono::nanoseconds limit);
 
   // Ends the present epoch and waits for the threads to stop filling; reads that wait for a store
-  // are cancelled.
+  // are cancelled, and what the epoch has announced to it is not fetched any more.
   void stop();
 
   // Number of batches that next() would return without waiting.
