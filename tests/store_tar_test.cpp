@@ -215,9 +215,9 @@ TEST_F(StoreTarCache, WithoutACacheALongListIsInTheUsersFolder) {
   };
   EXPECT_GT(requests("/a.tar"), 10u);
   EXPECT_GT(requests("/a.tar"), 10u) << "it is short";
-  std::string many = archive.substr(0, archive.size() - 2 * kTarBlock);
+  std::string many = archive;  // archives joined by cat may hold the same names
   for (int i = 0; i < 3; ++i) many += many;
-  server.put("/many.tar", many + std::string(2 * kTarBlock, '\0'));
+  server.put("/many.tar", many);
   EXPECT_GT(requests("/many.tar"), 40u);
   EXPECT_EQ(requests("/many.tar"), 1u);
   const std::filesystem::path lists = folder / "user/saturate/archives";
