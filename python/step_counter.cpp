@@ -115,6 +115,15 @@ struct StepCounter {
     return batch;
   }
 
+  // The weak reference to an object, one for each, so that a loader's threads end when it is
+  // dropped; the object itself if it cannot have one.
+  static nb::object weakly(nb::object to) {
+    PyObject* const reference = PyWeakref_NewRef(to.ptr(), nullptr);
+    if (reference) return nb::steal(reference);
+    PyErr_Clear();
+    return to;
+  }
+
   nb::object other_batch(PyObject* next, PyObject* iteration) {
     const bool is_counted = clock.phase() == kWait;  // by the next() around it
     if (is_counted || !clock.is_own_thread()) {
@@ -125,7 +134,7 @@ struct StepCounter {
     if (!batch.is_valid()) return batch;
     const nb::object dataset = nb::getattr(iteration, "_dataset", nb::none());
     const nb::object from =
-        dataset.is_none() ? nb::getattr(iteration, "_loader", nb::none()) : dataset;
+        weakly(dataset.is_none() ? nb::getattr(iteration, "_loader", nb::none()) : dataset);
     if (is_grad_enabled.is_none()) is_grad_enabled = imported("torch", "is_grad_enabled");
     const bool has_gradients = is_grad_enabled.is_none() ||
                                nb::cast<bool>(checked(PyObject_CallNoArgs(is_grad_enabled.ptr())));

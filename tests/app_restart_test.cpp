@@ -116,7 +116,21 @@ TEST_F(Restarts, AutoKeepsTheRecordsOfAnEndedRunWithoutCheckpoints) {
   const auto before = folder_contents(run);
   expect_error(run_saturate("train " + recipe + " --resume=auto --out " + run), 2,
                {"its checkpoints are gone", run, "another --out"});
+  expect_error(run_saturate("train --resume " + run), 2, {"its checkpoints are gone", run});
   EXPECT_EQ(folder_contents(run), before);
+}
+
+TEST_F(Restarts, ALinkThatLeadsNowhereIsKept) {
+  const std::string link = dir / "scratch", run = dir / "run";
+  std::filesystem::create_symlink("/nowhere/scratch", link);
+  std::filesystem::create_directories(run);
+  std::filesystem::create_symlink("/nowhere/scratch", run + "/checkpoints");
+  for (const std::string& out : {link, link + "/run", run})
+    for (const std::string more : {"", " --resume=auto"})
+      expect_error(run_saturate("train " + recipe + " --out " + out + more), 4,
+                   {"the symbolic link leads nowhere"});
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_TRUE(std::filesystem::is_symlink(run + "/checkpoints"));
 }
 
 TEST_F(Restarts, EachOfSeveralRunsThatStartTogetherHasAFolder) {

@@ -175,6 +175,19 @@ TEST_F(TrainCommand, ACheckpointInNoRunsFolderNeedsOut) {
   EXPECT_EQ(read_metrics(dir / "new").back()["step"], 20);
 }
 
+TEST_F(TrainCommand, ALinkToACheckpointIsOfItsRun) {
+  ASSERT_EQ(train("run", {"debug.off=background"}).exit_code, 0);
+  std::filesystem::create_symlink(dir / "run/checkpoints", dir / "saved");
+  std::filesystem::create_symlink(dir / "run/checkpoints/step-00000010.safetensors",
+                                  dir / "last.safetensors");
+  for (const char* link : {"saved", "last.safetensors"}) {
+    const CommandResult resumed = run_saturate("train --resume " + (dir / link));
+    ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_NE(resumed.out.find(dir / "run"), std::string::npos) << resumed.out;
+  }
+  EXPECT_EQ(read_metrics(dir / "run").back()["step"], 20);
+}
+
 TEST_F(TrainCommand, ARunThatHadEndedMakesNoOtherFolder) {
   ASSERT_EQ(train("run").exit_code, 0);
   const CommandResult again =

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import multiprocessing
@@ -188,14 +189,13 @@ def _batch_size(loader: Any) -> List[WhatIf]:
     larger = BatchSampler(sampler.sampler, size, sampler.drop_last)
     factor = 2.0
     try:
-        samples = len(sampler.sampler)
-        if not sampler.drop_last and samples > 0:  # the last batch of a pass is smaller
-            factor = len(sampler) / len(larger)
+        samples = len(loader.dataset)
+        with contextlib.suppress(TypeError):  # a sampler without length
+            samples = len(sampler.sampler)
+            if not sampler.drop_last and samples > 0:  # the last batch of a pass is smaller
+                factor = len(sampler) / len(larger)
     except TypeError:
-        try:
-            samples = len(loader.dataset)
-        except TypeError:
-            return []
+        return []
     remedy = Remedy(f"Use batches of {size}, and scale the learning rate with them",
                     (f"DataLoader(..., batch_size={size})",))
     return [WhatIf("batch-size", remedy, batches=lambda: rebuilt(loader, batch_sampler=larger), alters=True,

@@ -4,6 +4,9 @@ import signal
 
 import pytest
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a script
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture
 def alarm():

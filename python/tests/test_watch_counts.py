@@ -248,6 +248,18 @@ def test_a_second_loader_in_each_step_is_usual(monkeypatch):
     assert sum(looked) == 5
 
 
+def test_an_evaluations_loader_that_is_dropped_is_freed():
+    first, second = (saturate.Loader("synth:size=24,count=32", batch=16, size=8) for _ in range(2))
+    dropped = weakref.ref(second)
+    with saturate.watch(first) as watch:
+        for _ in watch:
+            pass
+        next(iter(second))
+        del second
+        gc.collect()
+        assert dropped() is None
+
+
 LATE = """
 import saturate
 loader = saturate.Loader("synth:size=24,count=60", batch=16, size=8)

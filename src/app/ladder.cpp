@@ -87,7 +87,12 @@ int measure_ladder(const Ladder& ladder, const LadderArguments& arguments) {
   LadderOptions options = arguments.options;
   const LadderResult result = run(env, ladder, arguments, options, processes, group.get());
   Ladder reported = ladder;
-  reported.set.insert(reported.set.end(), arguments.overrides.begin(), arguments.overrides.end());
+  for (const std::string& setting : arguments.overrides) {
+    std::erase_if(reported.set, [&](const std::string& former) {
+      return former.substr(0, former.find('=')) == setting.substr(0, setting.find('='));
+    });
+    reported.set.push_back(setting);
+  }
   write_and_print({{arguments.json, ladder_json(reported, result, options)},
                    {arguments.markdown, ladder_markdown(reported, result)}},
                   [&] { fmt::print("{}", format_ladder(reported, result)); });

@@ -147,11 +147,15 @@ void require_no_recipe(Env& env, const std::string& out) {
          "Choose another --out");
 }
 
-RunFolder resume_or_start(Env& env, const std::string& folder) {
-  if (has_checkpoint(env, folder)) return {folder, folder};
+void require_not_ended(Env& env, const std::string& folder) {
   if (has_ended(env, folder))
     fail(ErrorKind::kUsage, "the run had ended, and its checkpoints are gone", folder,
          "Choose another --out, or remove the folder to train again");
+}
+
+RunFolder resume_or_start(Env& env, const std::string& folder) {
+  if (has_checkpoint(env, folder)) return {folder, folder};
+  require_not_ended(env, folder);
   // A run makes the folder of its checkpoints before it writes its recipe.
   if (!env.is_directory(folder + "/checkpoints") && !env.exists(folder + "/metrics.jsonl"))
     require_no_recipe(env, folder);
@@ -173,6 +177,7 @@ void require_exists(Env& env, const std::string& resume) {
 void require_some_checkpoint(Env& env, const std::string& path) {
   if (!env.is_directory(path) || has_checkpoint(env, path) || !list_checkpoints(env, path).empty())
     return;
+  require_not_ended(env, path);
   fail(ErrorKind::kRun, "the folder holds no checkpoint", path,
        "Restart the run with --resume=auto --out " + path);
 }
@@ -229,8 +234,13 @@ std::string run_folder_of(Env& env, const std::string& path) {
   const bool has_files = is_folder && !list_checkpoints(env, path).empty();
   if (is_folder && (!has_files || has_checkpoint(env, path))) return path;
   const std::filesystem::path given = path;
-  const std::filesystem::path inner = is_folder ? given : given.parent_path();
-  if (folder_name(inner) != "checkpoints") return "";
+  std::filesystem::path inner = is_folder ? given : given.parent_path();
+  if (folder_name(inner) != "checkpoints") {  // unless it is a link to one
+    std::error_code missing;
+    const auto real = std::filesystem::canonical(given, missing);
+    inner = is_folder ? real : real.parent_path();
+    if (missing || inner.filename() != "checkpoints") return "";
+  }
   // A relative path may begin inside the run folder.
   const auto folder = (inner / "..").lexically_normal();
   return (folder.has_filename() ? folder : folder.parent_path()).string();

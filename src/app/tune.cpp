@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cerrno>
 #include <memory>
 
 #include "app/bench_report.h"
@@ -80,7 +81,8 @@ int run_tune(const TuneArguments& arguments) {
     for (const std::string& line : table(*tuning, arguments.options.tolerance))
       fmt::print("{}\n", line);
   });
-  fmt::print("\ntrain with it: saturate train {}\n", shell_word(arguments.out));
+  fmt::print("\ntrain with it: {} train {}\n", shell_word(program_invocation_name),
+             shell_word(arguments.out));
   return 0;
 }
 

@@ -143,6 +143,9 @@ void write_atomically(Env& env, const std::string& path,
 void require_writable(Env& env, const std::string& path) {
   if (env.is_directory(path))
     fail(ErrorKind::kUsage, "a folder cannot be replaced by a file", path, "Name a file");
+  const auto folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty() && !env.exists(folder))
+    fail(ErrorKind::kRun, "there is no folder for this file", path, "Make it, or name another");
   const NewContents removed_again(env, path, {});
 }
 

@@ -145,9 +145,10 @@ void PickleMachine::check(const PickledTensor& tensor) const {
             !__builtin_mul_overflow(std::max<int64_t>(0, sizes[i] - 1), strides[i], &along) &&
             !__builtin_add_overflow(last, along, &last);
   }
-  // A view that repeats elements would take more memory than the file.
-  if (!sound || (!empty && (last >= elements || count > elements)))
-    fail("a tensor does not lie within its memory,");
+  if (!sound || (!empty && last >= elements)) fail("a tensor does not lie within its memory,");
+  // It would take more memory than the file.
+  if (!empty && count > elements)
+    fail("a tensor repeats its values, as expand() does without contiguous(),");
 }
 
 }  // namespace saturate

@@ -5,6 +5,9 @@
 #include <system_error>
 #include <utility>
 
+#include "base/files.h"
+#include "saturate/data/error.h"
+
 namespace saturate {
 
 std::string without_missing(const std::string& path) {
@@ -14,11 +17,24 @@ std::string without_missing(const std::string& path) {
   return failed ? path : resolved.string();
 }
 
+namespace {
+
+// A link that leads nowhere counts as missing, and would be removed as what this has made.
+bool is_missing(Env& env, const std::filesystem::path& path) {
+  if (env.exists(path)) return false;
+  if (is_link(path))
+    fail(ErrorKind::kRun, "the symbolic link leads nowhere", path,
+         "Mount the disk that it leads to, or remove the link");
+  return true;
+}
+
+}  // namespace
+
 MadeFolder::MadeFolder(Env& env, const std::string& path, std::vector<std::filesystem::path> made)
     : env_(env), lock_(path + kFolderLock), folders_(std::move(made)) {
   for (const std::string& inner : {lock_, path + kLauncherNote, path + "/checkpoints"})
-    if (!env.exists(inner)) inner_.emplace_back(inner);
-  for (std::filesystem::path at = path; !at.empty() && !env.exists(at); at = at.parent_path())
+    if (is_missing(env, inner)) inner_.emplace_back(inner);
+  for (std::filesystem::path at = path; !at.empty() && is_missing(env, at); at = at.parent_path())
     folders_.push_back(at);
   try {
     env.make_directories(path);

@@ -19,7 +19,8 @@ std::string without_missing(const std::string& path);
 
 class MadeFolder {
  public:
-  // Makes the folder, and parents of it, where they are missing. If that fails, none is left.
+  // Makes the folder, and parents of it, where they are missing. If that fails, none is left. Fails
+  // with kRun on a symbolic link that leads nowhere, also in place of `checkpoints`.
   // `made`: folders that the caller has made already, the innermost first.
   // REQUIRES: without_missing(path) == path.
   MadeFolder(Env& env, const std::string& path, std::vector<std::filesystem::path> made = {});

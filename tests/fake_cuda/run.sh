@@ -15,6 +15,25 @@ on_fake() {
     LD_PRELOAD=$fake/libfake_cuda.so:$fake/libfake_cuda_switches.so "$@"
 }
 
+# A C++ project without nvcc links the installed CUDA build, and trains.
+test_installed() {
+  local folder
+  folder=$(mktemp -d)
+  cmake --install "$build" --prefix "$folder/prefix" >/dev/null
+  cat >"$folder/CMakeLists.txt" <<EOF
+cmake_minimum_required(VERSION 3.25)
+project(train LANGUAGES CXX)
+find_package(saturate REQUIRED)
+add_executable(train $PWD/examples/train_recipe.cpp)
+target_link_libraries(train PRIVATE saturate::saturate)
+EOF
+  cmake -S "$folder" -B "$folder/build" -G Ninja --log-level=NOTICE -DCMAKE_PREFIX_PATH="$folder/prefix" \
+    -DSATURATE_FAKE_CUDA=ON -DCMAKE_CXX_COMPILER_LAUNCHER=ccache >/dev/null
+  cmake --build "$folder/build" -- --quiet
+  on_fake "$folder/build/train" recipes/demo.toml "$folder/run" | grep '^GPU streams'
+  rm -rf "$folder"
+}
+
 if [ "${1:-}" = --exec ]; then
   shift
   on_fake "$@"
@@ -25,6 +44,7 @@ make --no-print-directory build PRESET=gpu-host TARGETS="saturate_command satura
 missing=$(LD_LIBRARY_PATH=$build/tests/fake_cuda/stubs ldd "$build/saturate" | awk '/not found/ { print $1 }' | sort -u)
 [ -z "$missing" ] || skip "this CUDA toolkit has no" $missing
 on_fake "$build/tests/fake_cuda/saturate_gpu_host_tests" --gtest_brief=1 "$@"
+[ $# -gt 0 ] || test_installed
 # On the CPU: this build's LibTorch is the oldest, and build/saturate's the newest.
 [ $# -gt 0 ] || [ ! -x build/saturate ] ||
   LD_LIBRARY_PATH=$build/tests/fake_cuda/stubs tests/same_losses_test.py build/saturate "$build/saturate" | tail -n 1
