@@ -96,7 +96,8 @@ TEST_F(StoreSharedCache, ALockWhoseFileIsAnotherOneEachTimeIsAnError) {
   ReplacingEnv files(folder / "cache/.space");
   const Error error = testing::error_of([&] { const CacheSpace space(files, folder / "cache"); });
   EXPECT_EQ(error.kind(), ErrorKind::kRun);
-  EXPECT_NE(error.reason().find("other processes keep replacing it"), std::string::npos) << error.what();
+  EXPECT_NE(error.reason().find("other processes keep replacing it"), std::string::npos)
+      << error.what();
 }
 
 TEST_F(StoreSharedCache, NeverExceedsItsBudget) {
