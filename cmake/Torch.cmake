@@ -45,6 +45,7 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
 
 get_filename_component(site_packages ${torch_dir} DIRECTORY)
 set(cuda_lib ${site_packages}/nvidia/cu13/lib)
+set_property(GLOBAL PROPERTY SATURATE_CUDA_LIB ${cuda_lib})  # for other folders of a project
 add_library(saturate_torch INTERFACE)
 # After the system's folders, because the wheel has headers of other libraries, such as fmt, in other versions than
 # those linked here.

@@ -14,6 +14,7 @@ if(NOT saturate_FIND_COMPONENTS OR "torch" IN_LIST saturate_FIND_COMPONENTS)
     include(${CMAKE_CURRENT_LIST_DIR}/Sinks.cmake)
     include(${CMAKE_CURRENT_LIST_DIR}/saturateTorchTargets.cmake)
     if(TARGET saturate::saturate_kernels)  # nvcc would link the CUDA runtime, but a C++ project has none
+      get_property(cuda_lib GLOBAL PROPERTY SATURATE_CUDA_LIB)
       file(GLOB cudart ${cuda_lib}/libcudart.so.*)
       target_link_libraries(saturate::saturate_kernels INTERFACE ${cudart})
     endif()

@@ -53,10 +53,10 @@ int train(const saturate::World& world) {
     for (saturate::DeviceBatch batch; feeder.next(batch);) {
       reducer.before_forward();
       const at::Tensor logits = network->forward(batch.images);
-      // The all-reduce sums: the loss weight is the local batch's share of the global batch.
       // An epoch's last batch may have no images for this rank.
       const at::Tensor loss =
           batch.count() > 0 ? at::cross_entropy_loss(logits, batch.labels) : reducer.zero_loss();
+      // The all-reduce sums: the loss weight is the local batch's share of the global batch.
       reducer.backward(loss * (double(batch.count()) / double(batch.global_batch)),
                        /*reduce=*/true);
       optimizer.step();

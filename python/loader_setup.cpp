@@ -39,12 +39,20 @@ void check_mixing(const Recipe& recipe, const Setup& setup) {
     fail(ErrorKind::kUsage, "images of bytes cannot be mixed", "dtype", "Use a float dtype");
 }
 
+// Ends reads of an OwnSource, whose processes may hang.
+void stop_reads(const nb::object& read) {
+  try {
+    if (!read.is_none()) read.attr("__self__").attr("stop")();
+  } catch (const nb::python_error&) {  // a signal again: the processes are killed all the same
+  }
+}
+
 // Opens data on another thread while this one looks for signals: a look needs Python's lock, which
 // must not be waited for where the store's are held. The exception of a signal, such as that of
 // Ctrl-C, ends waits for the store and data.stage's copy, and is thrown in the place of their
 // error.
 template <class Open>
-std::unique_ptr<Dataset> until_signalled(const Open& open) {
+std::unique_ptr<Dataset> until_signalled(const nb::object& own, const Open& open) {
   constexpr auto kLook = std::chrono::milliseconds(50);
   std::atomic<bool> stops{false};
   std::exception_ptr signal;
@@ -60,6 +68,7 @@ std::unique_ptr<Dataset> until_signalled(const Open& open) {
     if (stops || PyErr_CheckSignals() == 0) continue;
     signal = std::make_exception_ptr(nb::python_error());
     stops = true;
+    stop_reads(own);
   }
   if (signal) std::rethrow_exception(signal);
   return data.get();
@@ -117,11 +126,12 @@ Recipe recipe_of(const Setup& setup) {
 std::unique_ptr<Dataset> open_data(const Setup& setup, const Recipe& recipe) {
   std::unique_ptr<Dataset> data;
   if (setup.own.is_none()) {
-    data = until_signalled([&] { return open_input(Env::posix(), setup.source, recipe.data); });
+    data = until_signalled(setup.own,
+                           [&] { return open_input(Env::posix(), setup.source, recipe.data); });
   } else {
     auto own =
         make_own_dataset(setup.own, setup.own_size, setup.classes, setup.own_masks, setup.vectors);
-    data = until_signalled([&] {
+    data = until_signalled(setup.own, [&] {
       return cache_dataset(stage_dataset(Env::posix(), std::move(own), setup.source,
                                          recipe.data.stage, recipe.data.threads),
                            recipe.data.cache);

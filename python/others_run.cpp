@@ -13,7 +13,8 @@ using std::chrono::milliseconds;
 
 std::thread::id exiting;  // set before `exits`
 std::atomic<bool> exits{false};
-std::atomic<int> away{0};  // threads that have released the lock, and will take it
+std::atomic<int> away{0};          // threads that have released the lock, and will take it
+const pid_t process = ::getpid();  // a forked one has the count, but not the threads
 
 }  // namespace
 
@@ -39,7 +40,7 @@ void begin_exit() {
   exiting = std::this_thread::get_id();
   exits = true;
   const nanobind::gil_scoped_release others_run;
-  for (int looks = 0; looks < 1000 && away > 0; ++looks)
+  for (int looks = 0; looks < 1000 && away > 0 && ::getpid() == process; ++looks)
     std::this_thread::sleep_for(milliseconds(1));
 }
 

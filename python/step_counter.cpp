@@ -150,7 +150,8 @@ struct StepCounter {
   nb::object kept;
   PhaseClock& clock;
   nb::object optimizer = nb::none(), is_grad_enabled = nb::none();
-  // The datasets of the latest batch of other_batch() since the last next_batch(), and before that.
+  // weakly() the datasets of the latest batch of other_batch() since the last next_batch(), and
+  // before that.
   nb::object source = nb::none(), source_before = nb::none();
   int64_t steps = 0, samples = 0, loops = 0, batches = 0, due_step = 0, due_ns = 0;
   bool is_open = true, has_stepped = false, is_manual = false, counts_others = true;

@@ -28,6 +28,7 @@ TEST(DiagnosisText, HostSyncIsNamedByItsSetting) {
   const auto summary = [](const std::string& setting, bool on_gpu) {
     Measurements found = computing({what_if(Cause::kHostSync, 2, setting)});
     found.on_gpu = on_gpu;
+    found.recipe.train.late_metrics = false;
     return classify(found).summary;
   };
   for (const bool on_gpu : {false, true})

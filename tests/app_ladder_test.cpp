@@ -71,7 +71,7 @@ TEST_F(LadderCommand, SweepsOverAGridAndAFailingPointIsSkipped) {
   const json found = json::parse(read_text(dir / "s.json")), rungs = found["rungs"];
   EXPECT_EQ(found["set"], json::array({"optimizer.momentum=0.5"}));
   EXPECT_EQ(found["unit"], "images");
-  EXPECT_NE(read_text(dir / "s.md").find("All rungs with `optimizer.momentum=0.5`."),
+  EXPECT_NE(read_text(dir / "s.md").find("All rungs with `optimizer.momentum=0.5`,"),
             std::string::npos);
   ASSERT_EQ(rungs.size(), 4u);
   EXPECT_EQ(rungs[1]["name"], "train.batch=10 train.memory_gb=0.0005");

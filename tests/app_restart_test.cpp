@@ -115,7 +115,7 @@ TEST_F(Restarts, AutoKeepsTheRecordsOfAnEndedRunWithoutCheckpoints) {
   std::filesystem::remove_all(run + "/checkpoints");
   const auto before = folder_contents(run);
   expect_error(run_saturate("train " + recipe + " --resume=auto --out " + run), 2,
-               {"its checkpoints are gone", run, "another --out"});
+               {"its checkpoints are gone", run, "by --out"});
   expect_error(run_saturate("train --resume " + run), 2, {"its checkpoints are gone", run});
   EXPECT_EQ(folder_contents(run), before);
 }

@@ -95,16 +95,6 @@ TEST(SegmentationMetrics, AClassWithoutPixelsIsIgnored) {
   EXPECT_DOUBLE_EQ(*metrics.mean_iou(), 1);
 }
 
-// A program's own loop may have other ones than the loader's.
-TEST(SegmentationMetrics, EveryNegativeLabelIsIgnored) {
-  const at::Tensor logits = symmetric("logits", {3, kPixelClasses, kSize, kSize}, 2),
-                   truth = labels(3), others = truth.masked_fill(truth.lt(0), -1);
-  const auto loss = [&](const at::Tensor& of) {
-    return segmentation().mean_loss(logits, of, 0).item<double>();
-  };
-  EXPECT_EQ(loss(others), loss(truth));
-}
-
 // In training the loss of such a batch is 0, which an evaluation must not take for the best.
 TEST(SegmentationMetrics, WithoutALabelledPixelAnEvaluationIsUnknown) {
   RunningMetrics running(segmentation());

@@ -18,9 +18,9 @@ class Evaluator {
   // Fails with kData naming an unknown one. `names`: batches carry their samples' names. `shard`:
   // the part of the images evaluated here, one per process. `data`: the source if it is open
   // already; `source` then only names it. `fields`: batch_fields() of the training source,
-  // whose form it must have, else kUsage. `recipe`: a run's, or a program's, whose values that are
-  // "auto", and train.eval_batch, are resolved as by a run. Fails with kData on an empty source.
-  // REQUIRES: recipe.augment.size is set, but for tensors.
+  // whose form it must have, else kUsage. Fails with kData on an empty source. Resolves threads,
+  // precision and train.eval_batch as a run does; augment.device "auto" is the CPU. REQUIRES: the
+  // recipe's train.task and model.classes are set, and augment.size, but for tensors.
   Evaluator(Env& env, const Recipe& recipe, const std::string& source,
             const std::vector<std::string>& classes, const at::Device& device, bool names = false,
             const Shard& shard = {}, std::shared_ptr<const Dataset> data = nullptr,

@@ -24,11 +24,11 @@ namespace saturate {
 // Belongs to one thread.
 class Group {
  public:
-  // Waits for all of `world`. Rank 0 listens only at world.master (unless a store does already);
-  // the others connect to it, then to each other, through this machine's address on the route
-  // there. On a GPU, `device` is this process's own. A rank may make several groups of one world,
-  // also while others live; all ranks make them in the same order. Rank 0 listens until the process
-  // ends. REQUIRES: world.size > 1.
+  // Waits for all of `world`. Rank 0 listens only at world.master (unless a store does already),
+  // until its process ends; the others connect to it, then to each other, through this machine's
+  // address on the route there. On a GPU, `device` is this process's own. All ranks make their
+  // groups of one world in the same order; once one is started anew, all need another
+  // World::attempt. REQUIRES: world.size > 1.
   Group(const World& world, const DistributedOptions& options, const at::Device& device);
   ~Group();
   Group(const Group&) = delete;

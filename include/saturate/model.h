@@ -85,7 +85,8 @@ class Model {
   // per_pixel; or a tensor [N, ...] as ModelInput says to outputs [N, ...] for the task; for a
   // language model tokens [N, T] to logits [N, T, vocabulary], of the token after each.
   virtual at::Tensor forward(const at::Tensor& images) = 0;
-  // Batch statistics are used and updated in training, running statistics otherwise.
+  // Batch statistics are used and updated in training, running statistics otherwise. Must not
+  // throw.
   virtual void set_training(bool training) = 0;
   // Parameters, including frozen ones, and buffers (BatchNorm's running statistics and counters),
   // by torchvision's names if torchvision has the model, in registration order.

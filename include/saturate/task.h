@@ -85,7 +85,7 @@ class Task {
 // Ties between logits go to the lower class, on a GPU as in topk().
 const Task& classification();
 // A class for each pixel or voxel: logits [N, classes, H, W] and labels [N, H, W], or logits
-// [N, classes, D, H, W] and labels [N, D, H, W]; labels are int64, negative if ignored. Cross
+// [N, classes, D, H, W] and labels [N, D, H, W]; labels are int64, -100 if ignored. Cross
 // entropy, accuracy and counts over the others.
 const Task& segmentation();
 

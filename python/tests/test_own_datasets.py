@@ -146,7 +146,14 @@ def test_ctrl_c_ends_the_copy_of_a_stage(quick_reads, tmp_path, alarm):
     alarm(0.5)
     with pytest.raises(KeyboardInterrupt):
         saturate.Loader(Slow(100), options={"data.stage": str(tmp_path)}, **{**ARGUMENTS, "threads": 1})
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [] and next(reads) < quick_reads + 50
+
+
+def test_ctrl_c_ends_the_copy_of_a_stage_whose_process_hangs(tmp_path, alarm, monkeypatch):
+    monkeypatch.setattr(workers, "GRACE", 0.2)
+    alarm(3)
+    with pytest.raises(KeyboardInterrupt):
+        saturate.Loader(Hanging(40), processes=2, options={"data.stage": str(tmp_path)}, **ARGUMENTS)
 
 
 def test_a_process_that_ends_is_an_error_and_not_a_wait():

@@ -270,7 +270,7 @@ std::string_view what_of(const WhatIf& fix, const Measurements& found) {
       if (text.starts_with(key)) return what;
   if (fix.cause == Cause::kHostSync && text.starts_with("debug.checks"))
     return "Anomaly detection checks every operator";
-  if (fix.cause == Cause::kHostSync && !found.on_gpu)
+  if (fix.cause == Cause::kHostSync && !found.on_gpu && !found.recipe.train.late_metrics)
     return "Loss and accuracy are read within the step";
   // The setting lists what stays off.
   if (fix.cause == Cause::kLayout && found.recipe.train.cudnn_benchmark &&

@@ -206,7 +206,8 @@ std::string ladder_markdown(const Ladder& ladder, const LadderResult& result) {
     for (size_t i = 0; row == 0 && i < table[0].size(); ++i) text += "|---";
     if (row == 0) text += "|\n";
   }
-  if (!ladder.set.empty()) text += fmt::format("\nAll rungs with {}.\n", joined(ladder.set));
+  if (!ladder.set.empty())
+    text += fmt::format("\nAll rungs with {}, unless their settings differ.\n", joined(ladder.set));
   return text;
 }
 

@@ -104,7 +104,7 @@ class Tuner {
   void start_from(const Measurements& measured) {
     found_.unit = measured.unit;
     found_.rate_before = found_.rate_after = measured.rate;
-    // A multiple of twice the batch too.
+    // A multiple of twice the batch too, or the whole run.
     const int64_t unit = int64_t{4} * measured.recipe.train.batch;
     const double seconds = std::min(kLongestLoss, kLossShare * total_s());
     const auto steps = int64_t(seconds * measured.rate) / unit;

@@ -149,8 +149,8 @@ void require_no_recipe(Env& env, const std::string& out) {
 
 void require_not_ended(Env& env, const std::string& folder) {
   if (has_ended(env, folder))
-    fail(ErrorKind::kUsage, "the run had ended, and its checkpoints are gone", folder,
-         "Choose another --out, or remove the folder to train again");
+    fail(ErrorKind::kUsage, "the run has ended or was stopped, and its checkpoints are gone",
+         folder, "Give another folder by --out, or remove this one to train again");
 }
 
 RunFolder resume_or_start(Env& env, const std::string& folder) {

@@ -191,9 +191,12 @@ std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainArgum
     return trainer;
   } catch (const std::exception& error) {
     if (made && made->is_new()) report_folder("");
-    if (stop_signal() == 0 || !dynamic_cast<const Error*>(&error)) throw;
+    const auto* known = dynamic_cast<const Error*>(&error);
+    if (stop_signal() == 0 || !known) throw;
     if (options.group) options.group->report_failure("it was stopped");
-    print_log(LogLevel::kInfo, "saturate", printable(error.what()));
+    print_log(LogLevel::kInfo, "saturate",
+              known->reason() == kCancelledWait ? "stopped before the first step. Run it again"
+                                                : printable(error.what()));
     return nullptr;
   }
 }

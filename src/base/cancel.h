@@ -1,5 +1,5 @@
-// Cancelling waits for remote data, as when a store does not answer: a waiting thread polls the
-// test that was set for it, and its wait fails once the test returns true.
+// Cancelling long work, mostly waits for a store that does not answer: a thread polls the test that
+// was set for it, and its work fails once the test returns true.
 #pragma once
 
 #include <chrono>

@@ -145,7 +145,8 @@ void require_writable(Env& env, const std::string& path) {
     fail(ErrorKind::kUsage, "a folder cannot be replaced by a file", path, "Name a file");
   const auto folder = std::filesystem::path(path).parent_path();
   if (!folder.empty() && !env.exists(folder))
-    fail(ErrorKind::kRun, "there is no folder for this file", path, "Make it, or name another");
+    fail(ErrorKind::kRun, "the folder of this file does not exist", path,
+         "Create it, or name another path");
   const NewContents removed_again(env, path, {});
 }
 

@@ -28,7 +28,7 @@ void check_loader(const Dataset& dataset, const LoaderOptions& options,
   require(options.batch > 0, "batch is empty", "train.batch", "Set it to 1 or more");
   const Shard& shard = options.shard;
   require(shard.world >= 1 && shard.rank >= 0 && shard.rank < shard.world,
-          "rank is not one of 0 to world - 1", "LoaderOptions::shard", "Set both, as of a Group");
+          "rank is not one of 0 to world - 1", "LoaderOptions::shard", "Set them to the Group's");
   require(options.batch >= size_t(shard.world), "some processes have no sample", "train.batch",
           "Give each at least one");
   require(options.threads > 0, "no loader thread", "data.threads", "Set it to 1 or more");

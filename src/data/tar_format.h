@@ -28,7 +28,7 @@ struct TarHeader {
   char type = '0';
   uint64_t size = 0;  // bytes of the payload that follows
   std::string name;   // prefix joined; up to 256 bytes
-  // Whether a block follows that has more of the map of a GNU sparse file; its size has not.
+  // Whether a block follows that has more of the map of a GNU sparse file; `size` excludes it.
   bool map_continues = false;
 };
 

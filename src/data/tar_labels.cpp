@@ -82,7 +82,7 @@ void PairGroup::add_label(std::string_view ending, std::optional<std::string> te
 }
 
 bool PairGroup::has_label() const {
-  return cls || (json && label_of_json(*json));
+  return cls || (json && json->find("\"label\"") != json->npos && label_of_json(*json));
 }
 
 std::optional<std::string> PairGroup::label(const std::string& where) const {
@@ -92,12 +92,12 @@ std::optional<std::string> PairGroup::label(const std::string& where) const {
   else if (!unread.empty())
     fail(ErrorKind::kData, "the file is larger than 1 MiB, and may hold the label",
          where + "." + unread,
-         "Put the label into KEY.cls, or leave such files out of the archive");
+         "Put the label alone into KEY.cls, or leave such files out of the archive");
   else if (json)
     label = label_of_json(*json);
   if (!label && json && hides_label(*json))
     fail(ErrorKind::kData, "the file may hold the label, and is not valid JSON", where + ".json",
-         "Write null in place of NaN and Infinity, which JSON has not, or put the label into "
+         "Write null in place of NaN and Infinity, which JSON does not have, or put the label into "
          "KEY.cls");
   if (!label) return std::nullopt;  // or JSON with other contents
   if (is_no_class_number(*label))

@@ -22,8 +22,8 @@ SplitName split_name(std::string_view name);
 bool is_label_ending(std::string_view ending);
 bool is_json_ending(std::string_view ending);
 
-// A JSON text with the "label" of another one alone, which may be long. That of a text that is not
-// valid is not valid either, and has the word "label" if that has it.
+// A JSON text with the "label" of another one alone, which may be long. If the text
+// is not valid JSON, neither is the result, which has the word "label" if the text has it.
 std::string reduced_json(const std::string& text);
 
 // Consecutive members with the same key.

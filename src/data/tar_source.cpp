@@ -266,7 +266,8 @@ class TarSource : public IndexedSource {
   [[noreturn]] void fail_repeated(const std::string& what, const TarEntry& entry) const {
     fail(ErrorKind::kData, what + " is in the archive twice",
          paths_[entry.archive] + ":" + std::string(name_of(entry)),
-         "Make the archive again with tar -c: tar -r and -u keep the members that they replace");
+         "Make the archive again with tar -c, as tar -r and -u keep the members that they replace; "
+         "join archives by cat, not by tar -A");
   }
 
   [[noreturn]] static void fail_not_stored(const TarMember& member, const std::string& where) {

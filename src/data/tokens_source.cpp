@@ -55,8 +55,8 @@ TokenFile open_token_file(Env& env, const std::string& url, size_t width) {
              is_32 = header[0] == kMagic32 && header[1] == 7;
   if (!is_16 && !is_32 && (header[0] == kMagic16 || header[0] == kMagic32))
     fail(ErrorKind::kData,
-         "the file begins with llm.c's number " + std::to_string(header[0]) + ", and its version " +
-             std::to_string(header[1]) + " is unknown",
+         "the file begins with llm.c's magic number " + std::to_string(header[0]) +
+             ", and its version " + std::to_string(header[1]) + " is unknown",
          path, "Write it again in version 1 (20240520, uint16) or 7 (20240801, uint32)");
   if (is_16 || is_32) {
     opened.width = is_16 ? 2 : 4;

@@ -225,6 +225,7 @@ OptionRow choice(std::string key, Access access, Choices<Access> choices, std::s
   auto get = [=](const Recipe& recipe) {
     for (const auto& [name, meaning] : choices)
       if (meaning == access(recipe)) return OptionValue(name);
+    if constexpr (std::is_same_v<Member<Access>, std::string>) return OptionValue(access(recipe));
     return OptionValue(std::string());
   };
   return {key, type, "", "", std::move(doc), true, set, get};

@@ -196,12 +196,15 @@ ordered_json page_figures(const RunFigures& figures) {
           {"streams", streams}};
 }
 
-// "samples" if they are tensors: only images and crops of volumes have a size.
+// "samples" if they are tensors: only images and crops of volumes have a size, and only volumes are
+// cropped at random positions.
 std::string unit_of(const RunReading& run) {
   const auto has = [&](const char* key, const char* value) {
     return std::ranges::count(run.recipe, NamedTexts::value_type{key, value}) > 0;
   };
-  return has("augment.size", "0") || has("model.name", "unet3d") ? "samples" : "images";
+  const bool tensors =
+      has("augment.size", "0") || has("augment.crop", "random") || has("model.name", "unet3d");
+  return tensors ? "samples" : "images";
 }
 
 ordered_json page_run(const RunReading& run, const std::string& name) {

@@ -136,10 +136,11 @@ MetricsRecord held_out_record(const RunReading& run) {
   return shown;
 }
 
-// Whether steps before a run's first record are missing: the run resumed from another folder.
+// Whether steps before a run's first record are missing: the run resumed from another folder. A
+// record's samples include some that were skipped.
 bool lacks_earlier_steps(const MetricsRecord& first) {
   return first.phases && first.images_per_s &&
-         double(first.samples) > *first.images_per_s * training_s(*first.phases) + 0.5;
+         double(first.samples) > 1.01 * *first.images_per_s * training_s(*first.phases) + 1;
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ struct FormerSwitches {
 
 Mutex scopes_mutex;
 int scopes GUARDED_BY(scopes_mutex) = 0;
+const SwitchesScope* last_setter GUARDED_BY(scopes_mutex) = nullptr;
 FormerSwitches former GUARDED_BY(scopes_mutex);
 
 }  // namespace
@@ -48,6 +49,7 @@ SwitchesScope::SwitchesScope() {
 
 SwitchesScope::~SwitchesScope() {
   const MutexLock lock(scopes_mutex);
+  if (last_setter == this) last_setter = nullptr;
   if (--scopes > 0) return;
   at::Context& context = at::globalContext();
   context.setAllowTF32CuBLAS(former.tf32_cublas);
@@ -62,6 +64,7 @@ SwitchesScope::~SwitchesScope() {
 
 void SwitchesScope::set(const Switches& switches) const {
   const MutexLock lock(scopes_mutex);
+  last_setter = this;
   if (switches.threads) {
     if (!former.threads) former.threads = at::get_num_threads();
     set_compute_threads(*switches.threads);
@@ -79,9 +82,16 @@ void SwitchesScope::set(const Switches& switches) const {
   if (!former.keep_host_memory) former.keep_host_memory = kept;
 }
 
+bool SwitchesScope::is_last() const {
+  const MutexLock lock(scopes_mutex);
+  return last_setter == this;
+}
+
 Tf32Scope::Tf32Scope(bool tf32)
     : cublas_(at::globalContext().allowTF32CuBLAS()), cudnn_(at::globalContext().allowTF32CuDNN()) {
-  scope_.set({.tf32 = tf32});
+  const MutexLock lock(scopes_mutex);
+  at::globalContext().setAllowTF32CuBLAS(tf32);
+  at::globalContext().setAllowTF32CuDNN(tf32);
 }
 
 Tf32Scope::~Tf32Scope() {

@@ -30,6 +30,8 @@ class SwitchesScope {
   SwitchesScope& operator=(const SwitchesScope&) = delete;
 
   void set(const Switches& switches) const;
+  // No other scope has set anything since this one did.
+  bool is_last() const;
 };
 
 // Sets TF32 while it lives; its end restores what was set before, as by the step of a training.
@@ -41,7 +43,6 @@ class Tf32Scope {
   Tf32Scope& operator=(const Tf32Scope&) = delete;
 
  private:
-  const SwitchesScope scope_;
   const bool cublas_, cudnn_;  // before
 };
 

@@ -130,6 +130,7 @@ TrainStep::TrainStep(Model& model, const Task& task, Optimizer& optimizer,
 TrainStep::~TrainStep() = default;
 
 void TrainStep::set_switches() const {
+  if (switches_->is_last()) return;  // what the program has set since, as for debugging, stays
   Switches to{.tf32 = uses_tf32(options_.precision.mode, options_.precision.tf32),
               .cudnn_benchmark = options_.cudnn_benchmark,
               .detect_anomaly = options_.detect_anomaly,

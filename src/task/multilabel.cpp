@@ -91,11 +91,12 @@ class Multilabel : public Task {
 
   bool keeps_outputs() const override { return true; }
   void whole(const at::Tensor& outputs, const at::Tensor& labels, Metrics& metrics) const override {
-    const at::Tensor scores = outputs.reshape({-1, values_}).to(at::kDouble),
-                     target = labels.reshape({-1, values_}).to(at::kDouble);
+    const at::Tensor scores = outputs.reshape({-1, values_}),
+                     target = labels.reshape({-1, values_});
     double sum = 0;
-    for (int64_t i = 0; i < values_; ++i)
-      sum += average_precision(scores.select(1, i), target.select(1, i));
+    for (int64_t i = 0; i < values_; ++i)  // each converted alone, which takes less memory
+      sum += average_precision(scores.select(1, i).to(at::kDouble),
+                               target.select(1, i).to(at::kDouble));
     metrics.values.insert(metrics.values.begin(), {"map", sum / double(values_)});
   }
 

@@ -131,8 +131,7 @@ class Segmentation : public Task {
   // 0 if no pixel is labelled, where torch returns NaN.
   at::Tensor mean_loss(const at::Tensor& logits, const at::Tensor& labels,
                        double smoothing) const override {
-    const at::Tensor known = labels.masked_fill(labels.lt(0), kIgnoredLabel);
-    return cross_entropy(logits, known, smoothing, at::Reduction::Sum) /
+    return cross_entropy(logits, labels, smoothing, at::Reduction::Sum) /
            counted(labels).clamp_min(1);
   }
   bool is_cross_entropy() const override { return true; }

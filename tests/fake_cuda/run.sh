@@ -17,8 +17,8 @@ on_fake() {
 
 # A C++ project without nvcc links the installed CUDA build, and trains.
 test_installed() {
-  local folder
   folder=$(mktemp -d)
+  trap 'rm -rf "$folder"' EXIT
   cmake --install "$build" --prefix "$folder/prefix" >/dev/null
   cat >"$folder/CMakeLists.txt" <<EOF
 cmake_minimum_required(VERSION 3.25)
@@ -31,7 +31,6 @@ EOF
     -DSATURATE_FAKE_CUDA=ON -DCMAKE_CXX_COMPILER_LAUNCHER=ccache >/dev/null
   cmake --build "$folder/build" -- --quiet
   on_fake "$folder/build/train" recipes/demo.toml "$folder/run" | grep '^GPU streams'
-  rm -rf "$folder"
 }
 
 if [ "${1:-}" = --exec ]; then

@@ -178,7 +178,7 @@ const laddersSection = () => data.ladders.flatMap((ladder, i) => [
                  'speed of each rung, whiskers: its gain over the first with 95 % confidence', 'wide', 'bars'),
      ladder.rungs.some(rung => rung.phases) ? chartFigure(
        `rungs:${i}`, 'Where the time of each rung goes', '% of its wall time, by phase', 'wide', 'bars') : null),
-  ladder.set ? soft('All rungs with ', code(ladder.set)) : [],
+  ladder.set ? soft('All rungs with ', code(ladder.set), ', unless their settings differ.') : [],
   table('Rungs', [head('Rung'),
                   ...numberHeads(['Steps/s', `${capital(unit)}/s`, 'Over previous', 'Over first', 'Memory']),
                   head('Published'), head('Settings')], ladder.rungs.map(rungRow))]);
