@@ -50,8 +50,8 @@ add_library(saturate_torch INTERFACE)
 # After the system's folders, because the wheel has headers of other libraries, such as fmt, in other versions than
 # those linked here.
 target_compile_options(saturate_torch INTERFACE
-  "SHELL:-idirafter ${torch_dir}/include"
-  "SHELL:-idirafter ${torch_dir}/include/torch/csrc/api/include")
+  "SHELL:-idirafter \"${torch_dir}/include\""
+  "SHELL:-idirafter \"${torch_dir}/include/torch/csrc/api/include\"")
 target_link_directories(saturate_torch INTERFACE ${torch_dir}/lib)
 # A target with the property SATURATE_OWN_RPATH sets its own RUNPATH to the libraries.
 target_link_options(saturate_torch INTERFACE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from .patches import Calls, Copies, Counted, calls_of, replaced
 
@@ -26,6 +26,8 @@ class Observation:
         self.steps = 0
         self._later, self._later_steps, self._later_s = Counted(), 0, 0.0  # after the first steps
         self.optimizer_steps = 0
+        self._optimizer_s = 0.0  # of _later_s
+        self._updating: Optional[Tuple[Any, float]] = None  # the optimizer whose step has begun, and when
         self.is_anomaly = self.is_profiled = self.is_zeroed = self.is_autocast = False
         self.is_blocking = False  # it copies pinned batches to a GPU, and waits for that
         self._copies = Copies(False, self._saw_waiting)
@@ -46,6 +48,11 @@ class Observation:
                 or self._later.calls.get(cause, 0) >= LEAST_CALLS * max(1, self._later_steps)
                 or self._later.seconds.get(cause, 0.0) > LEAST_SHARE * self._later_s)
 
+    @property
+    def optimizer_share(self) -> float:
+        """The share of the loop's time that optimizers take on the host: no change of them saves more on a CPU."""
+        return self._optimizer_s / self._later_s if self._later_s > 0 else 1.0
+
     def look_again(self) -> None:
         """While active(): for what the script has imported meanwhile."""
         self.calls = calls_of(self.torch)
@@ -53,11 +60,17 @@ class Observation:
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[Callable[[], None]]:
-        """Counts, in turns of the loop as it is, calls that its first steps may lack. Call the block's value before
-        each step."""
+        """Counts, in turns of the loop as it is, calls that its first steps may lack, and times its optimizers. Call
+        the block's value before each step."""
+        from torch.optim import optimizer as optimizers
+
         self.calls = calls_of(self.torch)
-        begin = time.perf_counter()
-        with self._later.active({cause: self.calls[cause] for cause in self.calls if cause != "item-in-loop"}):
+        begin, self._updating = time.perf_counter(), None
+        with contextlib.ExitStack() as stack:
+            counted = {cause: places for cause, places in self.calls.items() if cause != "item-in-loop"}
+            stack.enter_context(self._later.active(counted))
+            stack.enter_context(optimizers.register_optimizer_step_pre_hook(self._begin_update))
+            stack.enter_context(optimizers.register_optimizer_step_post_hook(self._end_update))
             try:
                 yield self._count_later
             finally:
@@ -119,6 +132,15 @@ class Observation:
         self.optimizer_steps += 1
         if all(each is not optimizer for each in self.optimizers):
             self.optimizers.append(optimizer)
+
+    def _begin_update(self, optimizer: Any, *_: Any) -> None:
+        if self._updating is None or self._updating[0] is optimizer:  # not one that another one calls
+            self._updating = optimizer, time.perf_counter()
+
+    def _end_update(self, optimizer: Any, *_: Any) -> None:
+        if self._updating is not None and self._updating[0] is optimizer:
+            self._optimizer_s += time.perf_counter() - self._updating[1]
+            self._updating = None
 
     def missing(self) -> List[str]:
         """Names of the parts that were not found, for one line."""

@@ -22,6 +22,7 @@ FIRST_SHARE = 0.55     # of the time, for a first measurement; then what is wort
 HOPELESS = 1.02        # the end of an interval that is not measured further
 LEAST_MADE = 0.5       # of the optimizers' steps for a batch, without which a change has made the loop skip batches
 NEEDED = 1.05          # at most, of what removes a limit altogether, so that a part of it can be worth doing
+OF_OPTIMIZERS = ("fused-optimizer", "foreach-optimizer")
 TURN_SHARE = 1 / 150   # of the time
 MOST_TURN_S, LEAST_TURN_S = 1.0, 0.1
 
@@ -185,6 +186,9 @@ class Session:
             if not each.skipped and not each.has_own_limit and limit.high < NEEDED:
                 each.skipped = ("the step is the limit, not its input" if each.is_input
                                 else "the input is the limit, not the step")
+            share = self.seen.optimizer_share
+            if not each.skipped and each.name in OF_OPTIMIZERS and not self.has_gpu and 1 - share > 1 / NEEDED:
+                each.skipped = f"optimizers take only {100 * share:.1f} % of the time"
 
     def _first_pass(self, share: float) -> Measured:
         """Measures what was not measured, until that share of the time is over. Returns what it measured."""
