@@ -174,7 +174,7 @@ void BaselineScan::unstuff(Lane& lane, const uint8_t* from, const uint8_t* end) 
     if (end - mark < 2 || mark[1] != 0) {
       std::memset(to, 0, kBitPadding);
       lane.source_end = mark;
-      lane.bits = {lane.data.data(), to, 0, 0};
+      lane.bits = {lane.data.data(), to};
       return;
     }
     if (points_) lane.stuffed.push_back(uint32_t(to - lane.data.data()));
@@ -244,7 +244,7 @@ bool BaselineScan::enter_point(Lane& lane, size_t index, size_t limit) {
     lane.expected = uint64_t(lane.bits.end - lane.bits.at) * 8 + points[limit].bit % 8;
     *last = scan_[end];
     lane.data.resize(std::max(lane.data.size(), size_t(last - lane.data.data()) + 1 + kBitPadding));
-    lane.bits = {lane.data.data(), lane.data.data() + (lane.expected + 7) / 8, 0, 0};
+    lane.bits = {lane.data.data(), lane.data.data() + (lane.expected + 7) / 8};
     std::memset(const_cast<uint8_t*>(lane.bits.end), 0, kBitPadding);
   }
   lane.bits.refill_safe();

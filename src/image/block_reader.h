@@ -40,6 +40,18 @@ struct BitReader {
   uint64_t next = 0;   // left-aligned
   uint32_t count = 0;  // number of valid bits
 
+  BitReader() = default;
+  BitReader(const uint8_t* begin, const uint8_t* after) : at(begin), end(after) {}
+  BitReader(const BitReader&) = default;
+  // By members: a copy of the whole object would keep it in memory instead of registers.
+  [[gnu::always_inline]] BitReader& operator=(const BitReader& other) {
+    at = other.at;
+    end = other.end;
+    next = other.next;
+    count = other.count;
+    return *this;
+  }
+
   // Afterwards at least 56 bits are available. REQUIRES: at most kMostUnsafeBits since
   // refill_safe().
   [[gnu::always_inline]] void refill() {
@@ -59,13 +71,15 @@ struct BitReader {
   }
   // Whether bits from after the end were read.
   bool overrun() const { return at - count / 8 > end; }
-  // Goes back, up to 63 bits.
-  void unskip(uint32_t bits) {
-    const uint32_t all = count + bits, bytes = (all + 7) / 8;
-    at -= bytes;
-    next = count = 0;
-    refill_safe();
-    skip(bytes * 8 - all);
+  // A reader with `available` bits, up to 127, before `at`. Without the address of a reader, which
+  // would be kept in memory, so that every look-up waits for it.
+  [[gnu::noinline, gnu::cold]] static BitReader with_bits(uint32_t available, const uint8_t* at,
+                                                          const uint8_t* end) {
+    const uint32_t bytes = (available + 7) / 8;
+    BitReader made(at - bytes, end);
+    made.refill_safe();
+    made.skip(bytes * 8 - available);
+    return made;
   }
   // Bits read since `begin`.
   uint64_t since(const uint8_t* begin) const { return uint64_t(at - begin) * 8 - uint64_t(count); }
@@ -158,7 +172,7 @@ struct BlockReader {
       // first condition follows from the others; it is false at nearly all ends of blocks.
       if (k - HuffmanEntry::kEndOfBlock >= kLast && first >= kLast && k != first) [[unlikely]] {
         k = first - entry.places();
-        bits.unskip(entry.bits());
+        bits = BitReader::with_bits(bits.count + entry.bits(), bits.at, bits.end);
         read_long<kStore>({});
       }
       return true;
