@@ -72,9 +72,9 @@ bool BaselineScan::read_tables(const jpeg_decompress_struct& info) {
     if (!dc_[size_t(dc)].build(*info.dc_huff_tbl_ptrs[dc]) ||
         !ac_[size_t(ac)].build(*info.ac_huff_tbl_ptrs[ac]))
       return false;
-    dc_of_[c] = &dc_[size_t(dc)];
-    ac_of_[c] = &ac_[size_t(ac)];
     Component& component = component_[c];
+    component.dc = &dc_[size_t(dc)];
+    component.ac = &ac_[size_t(ac)];
     // The blocks of a scan of one component are not interleaved, whatever its factors are.
     component.across = components_ == 1 ? 1 : source.h_samp_factor;
     component.down = components_ == 1 ? 1 : source.v_samp_factor;
@@ -103,6 +103,7 @@ void BaselineScan::plan_chunk() {
         for (int x = 0; x < component.across; ++x) {
           const int block = mcu * component.across + x;
           places_[i++] = {
+              component.dc, component.ac,
               component.base + uint32_t(y) * component.row_values +
                   uint32_t(block / kGroupBlocks * kGroupValues + block % kGroupBlocks * DCTSIZE),
               uint8_t(c)};

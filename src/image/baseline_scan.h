@@ -62,11 +62,13 @@ class BaselineScan {
     int size = 8;              // of a block's samples
     uint32_t base = 0;        // of its groups in a lane, then those of its second row of blocks ...
     uint32_t row_values = 0;  // values of a row of its groups
+    const HuffmanTable *dc = nullptr, *ac = nullptr;
     InverseDct transform = nullptr;
     alignas(64) uint16_t quant[DCTSIZE2] = {};
   };
   // A block of a chunk.
   struct Place {
+    const HuffmanTable *dc, *ac;
     uint32_t offset;
     uint8_t component;
   };
@@ -129,8 +131,6 @@ class BaselineScan {
   InverseDct (*const choose_)(int size);
   std::vector<HuffmanTable> dc_, ac_;  // by table number
   Component component_[3];
-  const HuffmanTable* dc_of_[3] = {};
-  const HuffmanTable* ac_of_[3] = {};
   int components_ = 0, blocks_ = 0;  // blocks: of an MCU
   std::array<Place, kMaxBlocks> places_{};
   Lane lane_[2];

@@ -37,6 +37,7 @@ SATURATE_HOST_DEVICE inline void store_rgb(int y, int cb, int cr, uint8_t* out) 
 // 16-bit value whose high byte is the sample, so the even entries are 0x80, for zero.
 struct FastGather {
   int packs = 0, taps = 0, windows = 0;
+  bool near = false;             // a window has all taps of its outputs
   std::vector<int32_t> base;     // [packs][windows][4]
   std::vector<uint8_t> lane;     // [packs][windows][4][16]
   std::vector<uint16_t> weight;  // [packs][taps][4][8]

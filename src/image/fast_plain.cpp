@@ -84,6 +84,7 @@ void make_fast_gather(const FastAxis& axis, int origin, FastGather& gather) {
   };
   while (!fits()) together /= 2;
   gather.windows = 8 / together;
+  gather.near = true;
   gather.taps = axis.taps;
   gather.packs = (out + kFastPack - 1) / kFastPack;
   const size_t slots = size_t(gather.packs) * size_t(gather.windows) * 4;
@@ -97,8 +98,9 @@ void make_fast_gather(const FastAxis& axis, int origin, FastGather& gather) {
     const size_t slot =
         (size_t(pack) * size_t(gather.windows) + size_t(window)) * 4 + size_t(group);
     gather.base[slot] = low - origin;
-    gather.lane[slot * 16 + size_t(i % 8) * 2 + 1] =
-        static_cast<uint8_t>(axis.first[size_t(i)] - low);
+    const int lane = axis.first[size_t(i)] - low;
+    gather.lane[slot * 16 + size_t(i % 8) * 2 + 1] = static_cast<uint8_t>(lane);
+    gather.near = gather.near && lane + axis.taps <= 16;
     for (int k = 0; k < axis.taps; ++k)
       gather.weight[size_t((pack * axis.taps + k) * kFastPack + place)] =
           axis.weight[size_t(i * axis.taps + k)];

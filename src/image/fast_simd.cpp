@@ -60,8 +60,8 @@ HWY_INLINE hn::Vec<D> load_windows(D d, const uint8_t* row, const int32_t* base)
   }
 }
 
-// The groups of a pack from `group` on, one per block of a vector.
-template <int kWindows>
+// The groups of a pack from `group` on, one per block of a vector. kNear: gather.near.
+template <int kWindows, bool kNear>
 HWY_INLINE void gather_groups(const FastGather& gather, const uint8_t* row, size_t pack,
                               size_t group, uint8_t* out) {
   const Bytes bytes;
@@ -71,11 +71,19 @@ HWY_INLINE void gather_groups(const FastGather& gather, const uint8_t* row, size
   const uint8_t* lane = gather.lane.data() + slot * 16;
   const uint16_t* weight = gather.weight.data() + (pack * size_t(gather.taps) * 4 + group) * 8;
   auto sum = hn::Set(words, static_cast<uint16_t>(fast_bias(gather.taps)));
+  const auto window = load_windows(bytes, row, base);
+  auto tap = hn::LoadU(bytes, lane);
   for (int k = 0; k < gather.taps; ++k, weight += kFastPack) {
     auto samples = hn::Zero(bytes);
-    for (int w = 0; w < kWindows; ++w)
-      samples = hn::Or(samples, hn::TableLookupBytesOr0(load_windows(bytes, row + k, base + w * 4),
-                                                        hn::LoadU(bytes, lane + w * 64)));
+    if constexpr (kNear) {
+      samples = hn::TableLookupBytesOr0(window, tap);
+      tap = hn::Add(tap, hn::Set(bytes, 1));
+    } else {
+      for (int w = 0; w < kWindows; ++w)
+        samples =
+            hn::Or(samples, hn::TableLookupBytesOr0(load_windows(bytes, row + k, base + w * 4),
+                                                    hn::LoadU(bytes, lane + w * 64)));
+    }
     sum = hn::Add(sum, hn::MulHigh(hn::BitCast(words, samples), hn::LoadU(words, weight)));
   }
   const hn::Rebind<int16_t, Words> signed_words;
@@ -83,18 +91,19 @@ HWY_INLINE void gather_groups(const FastGather& gather, const uint8_t* row, size
   hn::StoreU(hn::DemoteTo(half, hn::BitCast(signed_words, hn::ShiftRight<8>(sum))), half, out);
 }
 
-template <int kWindows>
+template <int kWindows, bool kNear = false>
 HWY_INLINE void gather_packs(const FastGather& gather, const uint8_t* row, uint8_t* out) {
   const size_t groups = hn::Lanes(Bytes()) / 16;
   for (size_t pack = 0; pack < size_t(gather.packs); ++pack)
     for (size_t group = 0; group < 4; group += groups, out += groups * 8)
-      gather_groups<kWindows>(gather, row, pack, group, out);
+      gather_groups<kWindows, kNear>(gather, row, pack, group, out);
 }
 
 void gather_row(const FastGather& gather, const uint8_t* row, uint8_t* out) {
   switch (gather.windows) {
     case 1:
-      return gather_packs<1>(gather, row, out);
+      return gather.near ? gather_packs<1, true>(gather, row, out)
+                         : gather_packs<1>(gather, row, out);
     case 2:
       return gather_packs<2>(gather, row, out);
     case 4:

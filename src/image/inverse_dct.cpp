@@ -237,7 +237,8 @@ void inverse(const int16_t* groups, const uint16_t* quant, int count, uint8_t* c
   uint8_t* to[kSize];
   for (int y = 0; y < kSize; ++y) to[y] = last[y];
   transform_group<kSize>(groups, factors, to, 0);
-  for (int y = 0; y < kSize; ++y) std::memcpy(rows[y] + x, last[y], size_t(count) * kSize);
+  for (size_t at = 0; at < size_t(count) * kSize; at += kSize)  // copies of a constant size
+    for (int y = 0; y < kSize; ++y) std::memcpy(rows[y] + x + at, last[y] + at, kSize);
 }
 
 InverseDct inverse_of_size(int size) {

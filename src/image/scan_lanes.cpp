@@ -52,7 +52,7 @@ bool BaselineScan::arrive(Lane& lane) {
 [[gnu::always_inline]] inline void BaselineScan::begin_block(BlockReader& reader, Lane& lane) {
   const Place& place = places_[lane.place];
   reader.block = lane.blocks.data() + place.offset;
-  lane.dc[place.component] += reader.begin(*dc_of_[place.component], *ac_of_[place.component]);
+  lane.dc[place.component] += reader.begin(*place.dc, *place.ac);
 }
 
 // Called when a block is complete: false if it was the lane's last.
@@ -117,8 +117,8 @@ bool BaselineScan::read_lanes(Lane& a, Lane* b) {
   reader.bits = lane.bits;
   for (int mcu = 0; mcu < mcus; ++mcu) {
     for (int i = 0; i < blocks_; ++i) {
-      const int c = places_[size_t(i)].component;
-      lane.dc[c] += reader.begin(*dc_of_[c], *ac_of_[c]);
+      const Place& place = places_[size_t(i)];
+      lane.dc[place.component] += reader.begin(*place.dc, *place.ac);
       while (!reader.turn<false>()) {
       }
     }
