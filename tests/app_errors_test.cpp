@@ -251,6 +251,22 @@ TEST_F(CommandErrors, AnUnwritableStderrDoesNotEndTheRun) {
   EXPECT_EQ(code_of("train " + (dir / "missing.toml")), 2);
 }
 
+// As daemons start their programs: what is printed must not go into a file that got the number.
+TEST_F(CommandErrors, AClosedStderrLeavesTheFilesOfARunAlone) {
+  int number = 0;
+  for (const std::string closed : {"2>&-", "<&- 2>&-"}) {
+    const std::string run = dir / ("closed" + std::to_string(number++));
+    const int status =
+        std::system(("'" + kCommand + "' train " + write_small_recipe(dir, kSmallSynth) +
+                     " --out " + run + " >'" + (dir / "out") + "' " + closed)
+                        .c_str());
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << closed << read_text(dir / "out");
+    EXPECT_EQ(read_text(run + "/.lock").find_first_not_of("0123456789"), std::string::npos)
+        << closed << read_text(run + "/.lock");
+    EXPECT_EQ(losses(run, "step").size(), 20u) << closed;
+  }
+}
+
 TEST_F(CommandErrors, ANonFiniteLossEndsTheRun) {
   const CommandResult result = train(kSmallSynth, "--set optimizer.lr=1e30");
   EXPECT_EQ(result.exit_code, 4);

@@ -1,6 +1,9 @@
-// A process that gets no more threads or address space ends with one error line.
+// A process that gets no more threads or address space ends with one error line; the soft limit of
+// open files is raised.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "tests/app_testing.h"
@@ -89,6 +92,22 @@ TEST_F(Limits, OfAddressSpaceEndACommandWithOneErrorBeforeMain) {
     if (last != kNotLoaded) expect_error(result, 4, {"out of memory", "ulimit -v"});
   }
   EXPECT_EQ(last, 4) << "the smallest limit that lets it load";
+}
+
+TEST_F(Limits, OfOpenFilesIsRaisedForShards) {
+  constexpr rlim_t kShards = 100;
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  if (limit.rlim_max < 2 * kShards) GTEST_SKIP() << "the hard limit is too low";
+  const std::string shard = dir / "set/0.shard";
+  ASSERT_EQ(
+      run_saturate("data pack synth:size=16,count=6,classes=3 --out shard:" + shard).exit_code, 0);
+  for (rlim_t i = 1; i < kShards; ++i)
+    std::filesystem::copy_file(shard, dir / ("set/" + std::to_string(i) + ".shard"));
+  const CommandResult seen =
+      run_saturate("data inspect shard:" + (dir / "set"), "ulimit -S -n 64;");
+  EXPECT_EQ(seen.exit_code, 0) << seen.err;
+  EXPECT_NE(seen.out.find("600"), std::string::npos) << seen.out;
 }
 
 }  // namespace

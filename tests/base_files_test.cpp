@@ -339,7 +339,7 @@ TEST(FaultEnv, ShortWriteReachesTheFile) {
   other->append(text);  // the rule is about another path
 }
 
-TEST(FaultEnv, ReadFailuresAreDataErrors) {
+TEST(FaultEnv, FailuresHaveEnvsKinds) {
   const TempDir dir;
   write_file(dir / "f", "abc");
   FaultEnv env(Env::posix());
@@ -347,7 +347,11 @@ TEST(FaultEnv, ReadFailuresAreDataErrors) {
   EXPECT_EQ(error_of([&] { read_file(env, dir / "f"); }).kind(), ErrorKind::kData);
   EXPECT_EQ(read_file(env, dir / "f").size(), 3u);
   env.inject({.match = {FileOp::kOpen, ""}, .error = EMFILE});
-  EXPECT_EQ(error_of([&] { read_file(env, dir / "f"); }).kind(), ErrorKind::kData);
+  EXPECT_EQ(error_of([&] { read_file(env, dir / "f"); }).kind(), ErrorKind::kRun);
+  EXPECT_TRUE(env.exists(dir / "f")) << "no rule names it";
+  env.inject({.match = {FileOp::kExamine, ""}, .error = EIO});
+  EXPECT_EQ(error_of([&] { env.exists(dir / "f"); }).kind(), ErrorKind::kRun);
+  EXPECT_EQ(error_of([&] { env.is_directory(dir / "f"); }).kind(), ErrorKind::kRun);
   env.clear();
   EXPECT_EQ(read_file(env, dir / "f").size(), 3u);
 }

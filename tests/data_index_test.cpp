@@ -207,6 +207,24 @@ TEST(Index, CannotBeWrittenIsAWarning) {
   }
 }
 
+TEST(Index, ThatCannotBeReadAtPresentIsKept) {
+  const TempDir dir;
+  write_photos(dir / "set");
+  const std::string source = "folder:" + (dir / "set"), path = dir / "x.points";
+  const auto expected = epochs_of(source, path, 2);
+  const std::string sound = read_text(path);
+  for (const FileOp op : {FileOp::kExamine, FileOp::kOpen}) {
+    FaultEnv env(Env::posix());
+    env.inject({.match = {op, path}, .error = ESTALE});
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(epochs_of(*open_input(env, source, index_options(path)), 2), expected);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("cannot be written"), std::string::npos) << said;
+    EXPECT_EQ(said.find("will be replaced"), std::string::npos) << said;
+    EXPECT_EQ(read_text(path), sound) << int(op);
+  }
+}
+
 TEST(Index, NeverReplacesAnotherFile) {
   const TempDir dir;
   write_photos(dir / "set");

@@ -3,9 +3,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdlib>
+
 #include "data/export.h"
 #include "data/lmdb_format.h"
 #include "data/lmdb_tree.h"
+#include "tests/failing_calls.h"
 #include "tests/format_testing.h"
 
 namespace saturate {
@@ -301,6 +305,26 @@ TEST_F(LmdbFiles, AReadOnlyFolderIsRead) {
       dir / "lmdb", std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
   testing::expect_equal(oracle, *open_dataset(env(), "lmdb:" + (dir / "lmdb")));
   std::filesystem::permissions(dir / "lmdb", std::filesystem::perms::owner_all);
+}
+
+// Such as Lustre without flock, or NFS without its lock daemon.
+TEST_F(LmdbFiles, IsReadWhereTheFileSystemHasNoLocks) {
+  if (!testing::can_fail_calls()) GTEST_SKIP() << "this system filters no calls";
+  const testing::OracleDataset oracle;
+  pack(oracle, dir / "lmdb");
+  const std::string uri = "lmdb:" + (dir / "lmdb");
+  const auto run = [&](int error) {
+    testing::fail_calls({SYS_fcntl}, error);
+    std::_Exit(open_dataset(env(), uri)->size() == oracle.size() ? 0 : 1);
+  };
+  for (const int error : {ENOSYS, ENOLCK, EOPNOTSUPP})
+    EXPECT_EXIT(run(error), ::testing::ExitedWithCode(0), "") << error;
+  const auto run_on_bad_disk = [&] {
+    testing::fail_calls({SYS_fcntl}, EIO);
+    const Error failed = error_of([&] { open_dataset(env(), uri); });
+    std::_Exit(failed.remedy() == "Check the file system" ? 0 : 1);
+  };
+  EXPECT_EXIT(run_on_bad_disk(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

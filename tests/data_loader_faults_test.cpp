@@ -198,6 +198,21 @@ TEST(LoaderFaults, AReadErrorEndsTheEpochAndTheNextOneRuns) {
   EXPECT_EQ(run_epoch(loader, 0), expected);
 }
 
+// A network file system that is away would lose thousands of samples.
+TEST(LoaderFaults, AFailureOfTheStorageIsNotSkipped) {
+  const TempDir dir;
+  testing::write_folder_dataset(dir.path(), 60);
+  FaultEnv env(Env::posix());
+  const auto dataset = open_dataset(env, "folder:" + dir.path());
+  Loader loader(*dataset, small_options(OnError::kSkip, 3), small_augment());
+  const FaultMatch one{FileOp::kRead, "00025.jpg"};
+  env.inject({.match = one, .error = ESTALE});
+  EXPECT_EQ(error_of([&] { run_epoch(loader, 0); }).kind(), ErrorKind::kRun);
+  env.clear();
+  env.inject({.match = one, .error = EIO});
+  EXPECT_EQ(run_epoch(loader, 0).size(), 12u) << "a bad sector is skipped";
+}
+
 // Each read of a store that is away takes as long as data.timeout_s.
 TEST(LoaderFaults, NoSampleAfterAFailedOneIsRead) {
   class FailingDataset : public MemoryDataset {

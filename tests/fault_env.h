@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/system_call.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
 #include "saturate/data/random.h"
@@ -31,11 +32,12 @@ enum class FileOp {
   kRename,  // its path is the target
   kRemove,  // remove, remove_tree
   kSyncDirectory,
+  kExamine,  // exists, is_directory; only for rules that name it
 };
 
 // The operations that a rule applies to.
 struct FaultMatch {
-  std::optional<FileOp> op;  // any if empty
+  std::optional<FileOp> op;  // any but kExamine if empty
   std::string path;          // substring of the path; "" matches every path
 };
 
@@ -47,8 +49,7 @@ struct Fault {
   uint64_t written = 0;         // kWrite: bytes that are written before the failure
 };
 
-// Safe for concurrent use, including rules. exists() and is_directory() pass through, as they
-// cannot fail. Failures have Env's kinds: kData when reading, kRun when writing.
+// Safe for concurrent use, including rules. Failures have Env's kinds.
 class FaultEnv : public Env {
  public:
   // `inner` must outlive this and every file opened through it.
@@ -84,8 +85,14 @@ class FaultEnv : public Env {
   std::unique_ptr<ReadableFile> open_readable(const std::string& path) override;
   std::unique_ptr<WritableFile> open_writable(const std::string& path) override;
   std::unique_ptr<WritableFile> open_appendable(const std::string& path) override;
-  bool exists(const std::string& path) override { return inner_.exists(path); }
-  bool is_directory(const std::string& path) override { return inner_.is_directory(path); }
+  bool exists(const std::string& path) override {
+    before(FileOp::kExamine, path);
+    return inner_.exists(path);
+  }
+  bool is_directory(const std::string& path) override {
+    before(FileOp::kExamine, path);
+    return inner_.is_directory(path);
+  }
   std::vector<FileInfo> list(const std::string& path) override {
     before(FileOp::kList, path);
     return inner_.list(path);
@@ -141,18 +148,19 @@ class FaultEnv : public Env {
   // In FileOp's order.
   static constexpr const char* kVerbs[] = {"open",   "read",   "list folder", "create",
                                            "write",  "sync",   "close",       "create folder",
-                                           "rename", "remove", "sync folder"};
-  static_assert(std::size(kVerbs) == size_t(FileOp::kSyncDirectory) + 1);
+                                           "rename", "remove", "sync folder", "examine"};
+  static_assert(std::size(kVerbs) == size_t(FileOp::kExamine) + 1);
 
   [[noreturn]] static void fail_injected(FileOp op, const std::string& path, int error) {
     const bool reading = op == FileOp::kOpen || op == FileOp::kRead || op == FileOp::kList;
-    fail(reading ? ErrorKind::kData : ErrorKind::kRun,
+    fail(reading ? kind_of_failed_read(error) : ErrorKind::kRun,
          std::string("cannot ") + kVerbs[size_t(op)] + ": " + std::strerror(error), path,
          "This failure was injected by a FaultEnv");
   }
 
   static bool matches(const FaultMatch& match, FileOp op, const std::string& path) {
-    return (!match.op || *match.op == op) && path.find(match.path) != std::string::npos;
+    return (match.op ? *match.op == op : op != FileOp::kExamine) &&
+           path.find(match.path) != std::string::npos;
   }
 
   Verdict judge(FileOp op, const std::string& path);

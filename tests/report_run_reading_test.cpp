@@ -1,11 +1,13 @@
 // Reading a run's folder in any state.
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "report/report.h"
 #include "report/run_extras.h"
+#include "tests/fault_env.h"
 #include "tests/report_testing.h"
 
 namespace saturate {
@@ -84,6 +86,14 @@ TEST_F(RunReadingTest, DamageInOtherFilesIsAWarning) {
   ASSERT_EQ(run.warnings.size(), 2u);
   EXPECT_NE(run.warnings[0].find("recipe.toml"), std::string::npos);
   EXPECT_NE(run.warnings[1].find("host.json"), std::string::npos);
+}
+
+TEST_F(RunReadingTest, AFileThatCannotBeExaminedIsAWarning) {
+  read(step_line(10, 2, 1, 1));
+  FaultEnv env(Env::posix());
+  for (const char* name : {"host.json", "training.json", "trace.json"})
+    env.inject({.match = {FileOp::kExamine, name}, .error = EIO});
+  EXPECT_EQ(read_run(env, dir / "run").warnings.size(), 3u);
 }
 
 // Both would overflow the stack.

@@ -2,6 +2,8 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
+
 #include "run/checkpoint.h"
 #include "tests/data_testing.h"
 #include "tests/fault_env.h"
@@ -242,6 +244,17 @@ TEST_F(BranchedRun, ADamagedBranchRecordIsNamed) {
     EXPECT_EQ(error.where(), dir / "branches.json");
     EXPECT_EQ(read_checkpoint(Env::posix(), path_of(10)).position.step, 10);
   }
+}
+
+// Else the newest file, of a branch that was left, would be taken.
+TEST_F(BranchedRun, ABranchRecordThatCannotBeExaminedIsNotTakenForMissing) {
+  CheckpointStore run = store();
+  for (int64_t step : {10, 20}) run.save(written_by(0, step));
+  run.begin(path_of(10));
+  FaultEnv env(Env::posix());
+  env.inject({.match = {FileOp::kExamine, "branches.json"}, .error = EIO});
+  EXPECT_EQ(error_of([&] { list_checkpoints(env, dir.path()); }).exit_code(), 4);
+  EXPECT_EQ(steps(), (StepsKept{10}));
 }
 
 TEST_F(BranchedRun, ABranchRecordThatCannotBeWrittenChangesNothing) {

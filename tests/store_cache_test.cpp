@@ -368,11 +368,13 @@ TEST_F(StoreCache, AFullDiskMeansRequests) {
 }
 
 TEST_F(StoreCache, ADiskThatFailsToReadMeansRequests) {
-  FaultEnv faulty(env());
-  ObjectStore store(faulty, options(), quick_tuning());
-  read_all(store);
-  faulty.inject({{FileOp::kRead, "cache"}, 0, UINT64_MAX, EIO});
-  EXPECT_EQ(read_all(store), 10u);
+  for (const FileOp op : {FileOp::kRead, FileOp::kExamine}) {
+    FaultEnv faulty(env());
+    ObjectStore store(faulty, options(), quick_tuning());
+    read_all(store);
+    faulty.inject({{op, "cache"}, 0, UINT64_MAX, EIO});
+    EXPECT_EQ(read_all(store), 10u);
+  }
 }
 
 TEST_F(StoreCache, RemovesWhatEndedProcessesLeft) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -241,6 +242,25 @@ TEST_F(StoreSharedCache, AFolderThatIsDeletedWhileItIsOpenedIsMadeAgain) {
   cache->use("a");
   write(*cache, "a", 0);
   EXPECT_TRUE(has(*cache, "a", 0)) << "else it is not used for a minute";
+}
+
+TEST_F(StoreSharedCache, ADiskThatCannotBeExaminedIsNoError) {
+  FaultEnv files(env());
+  const auto cache = cache_of(4, files);
+  cache->use("a");
+  write(*cache, "a", 0);
+  files.inject({.match = {FileOp::kExamine, "cache"}, .error = ENOTCONN});
+  EXPECT_FALSE(cache->plan("a", kLength, kLength, ReadAdvice::kUnknown));
+  EXPECT_FALSE(has(*cache, "a", 0));
+  files.clear();
+  EXPECT_TRUE(has(*cache, "a", 0));
+
+  const auto other = cache_of(4, files);
+  other->use("b");
+  files.inject({.match = {FileOp::kRename, "cache"}});
+  files.inject({.match = {FileOp::kExamine, ".new-"}, .error = ENOTCONN});
+  write(*other, "b", 0);
+  EXPECT_FALSE(has(*other, "b", 0));
 }
 
 // All but the file with the count of their bytes.

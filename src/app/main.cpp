@@ -1,6 +1,7 @@
 // The command line: dispatches to one file per command, and reports every failure as one line on
 // stderr and the exit code of its kind.
 #include <c10/util/Exception.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -230,6 +231,25 @@ void limit_spinning(int argc, char** argv) {
   execv("/proc/self/exe", argv);
 }
 
+// A file that is opened while one of them is closed gets its number, and with it what is printed.
+// In the wrong direction, so that they still fail as closed ones do.
+void occupy_standard_descriptors() {
+  for (int fd = 0; fd <= STDERR_FILENO; ++fd)
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+// Each local shard and tar stays open, and each transfer of a store has a socket. The usual soft
+// limit of 1024 is for programs that call select(), which nothing here does.
+void raise_limit_of_open_files() {
+  constexpr rlim_t kMost = 1 << 20;  // programs that close all numbers up to the limit take long
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t most = std::min(limit.rlim_max, kMost);
+  if (limit.rlim_cur >= most) return;
+  limit.rlim_cur = most;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 // Results that cannot be written are a failure, unless the reader of the output has exited.
 int with_results_written(int code) {
   errno = 0;  // if an earlier write failed, this flush may succeed
@@ -243,6 +263,8 @@ int with_results_written(int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  occupy_standard_descriptors();
+  raise_limit_of_open_files();
   // Exceeding the file size limit (ulimit -f) is then an error like a full disk, not a crash.
   std::signal(SIGXFSZ, SIG_IGN);
   // A parent that ignores it passes that on; the exit codes of processes would then be lost.

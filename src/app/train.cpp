@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -203,8 +204,9 @@ std::unique_ptr<Trainer> set_up(Env& env, const Recipe& recipe, const TrainArgum
 
 void print_result(const TrainResult& result, const Trainer& trainer, const std::string& folder) {
   fmt::print("{}\n", format_summary(result));
-  // Not of a checkpoint alone.
-  const bool is_run = !folder.empty() && Env::posix().exists(folder + "/recipe.toml");
+  // Not of a checkpoint alone. The result counts, not whether the storage still answers.
+  std::error_code unknown;
+  const bool is_run = !folder.empty() && std::filesystem::exists(folder + "/recipe.toml", unknown);
   if (is_run) fmt::print("run folder  {}\n", printable(folder));
   if (result.checkpoint.empty()) return;
   fmt::print("checkpoint  {}\n", printable(result.checkpoint));

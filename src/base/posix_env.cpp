@@ -1,7 +1,6 @@
 // Env over POSIX system calls.
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -12,10 +11,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <optional>
 #include <utility>
 
 #include "base/files.h"
+#include "base/system_call.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
 
@@ -41,31 +40,23 @@ std::string remedy_for(int error) {
   }
 }
 
-[[noreturn]] void fail_system(ErrorKind kind, const std::string& action, const std::string& path,
-                              int error = errno) {
-  fail(kind, "cannot " + action + ": " + std::strerror(error), path, remedy_for(error));
+[[noreturn]] void fail_reading(const std::string& action, const std::string& path) {
+  const int error = errno;
+  fail_system(kind_of_failed_read(error), action, path, error);
 }
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
+// False after a call that found no such file; fails if the call could not look.
+bool not_there(const std::string& path) {
+  constexpr int kAbsent[] = {ENOENT, ENOTDIR, ENAMETOOLONG, ELOOP, EACCES, EPERM, EINVAL, EILSEQ};
+  if (std::ranges::count(kAbsent, errno) == 0) fail_system(ErrorKind::kRun, "examine", path);
+  return false;
+}
 
 void read_fully(int fd, uint64_t offset, std::span<std::byte> out, const std::string& path) {
   while (!out.empty()) {
     const ssize_t got = ::pread(fd, out.data(), out.size(), off_t(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_system(ErrorKind::kData, "read", path);
+    if (got < 0) fail_reading("read", path);
     if (got == 0)
       fail(ErrorKind::kData, "file ends before byte " + std::to_string(offset + out.size()), path,
            "It is truncated or was changed while in use: fetch it again");
@@ -175,19 +166,6 @@ int named_descriptor(const std::string& path) {
   return -1;
 }
 
-class PosixFileLock : public FileLock {
- public:
-  explicit PosixFileLock(int fd) : fd_(fd) {}
-  // Closing alone does not unlock while a forked process has it open.
-  ~PosixFileLock() override {
-    if (::getpid() == owner_) ::flock(fd_.get(), LOCK_UN);
-  }
-
- private:
-  FileDescriptor fd_;
-  const pid_t owner_ = ::getpid();
-};
-
 class PosixEnv : public Env {
  public:
   std::unique_ptr<ReadableFile> open_readable(const std::string& path) override {
@@ -209,10 +187,12 @@ class PosixEnv : public Env {
   std::unique_ptr<WritableFile> open_appendable(const std::string& path) override {
     return open_for_writing(path, O_APPEND);
   }
-  bool exists(const std::string& path) override { return ::access(path.c_str(), F_OK) == 0; }
+  bool exists(const std::string& path) override {
+    return ::access(path.c_str(), F_OK) == 0 || not_there(path);
+  }
   bool is_directory(const std::string& path) override {
     struct stat info;
-    return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+    return ::stat(path.c_str(), &info) == 0 ? S_ISDIR(info.st_mode) : not_there(path);
   }
   std::vector<FileInfo> list(const std::string& path) override;
   void make_directories(const std::string& path) override {
@@ -232,16 +212,21 @@ class PosixEnv : public Env {
     std::filesystem::remove_all(path, error);
     if (error) fail_system(ErrorKind::kRun, "remove folder", path, error.value());
   }
+  // A file system that does not count its blocks reports 0 of them.
   uint64_t free_bytes(const std::string& folder) override {
     struct statvfs info;
     if (::statvfs(folder.c_str(), &info) != 0) fail_system(ErrorKind::kRun, "examine", folder);
+    if (info.f_blocks == 0) return UINT64_MAX;
     return uint64_t{info.f_bavail} * info.f_frsize;
   }
+  // Some file systems do not sync folders, and one that may only be written cannot be opened.
   void sync_directory(const std::string& path) override {
-    FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (fd.get() < 0 || ::fsync(fd.get()) != 0) fail_system(ErrorKind::kRun, "sync folder", path);
+    const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd.get() >= 0 ? ::fsync(fd.get()) == 0 : errno == EACCES) return;
+    if (errno != EINVAL && errno != ENOTSUP && errno != EBADF)
+      fail_system(ErrorKind::kRun, "sync folder", path);
   }
-  std::unique_ptr<FileLock> lock(const std::string& path) override;
+  std::unique_ptr<FileLock> lock(const std::string& path) override { return lock_file(path); }
   int64_t now_ns() override {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -260,7 +245,7 @@ class PosixEnv : public Env {
   // Size of an open file; fails if it could not be opened.
   static uint64_t size_of(const FileDescriptor& fd, const std::string& path) {
     struct stat info;
-    if (fd.get() < 0 || ::fstat(fd.get(), &info) != 0) fail_system(ErrorKind::kData, "open", path);
+    if (fd.get() < 0 || ::fstat(fd.get(), &info) != 0) fail_reading("open", path);
     if (S_ISDIR(info.st_mode)) fail_system(ErrorKind::kData, "open", path, EISDIR);
     if (!S_ISREG(info.st_mode))
       fail(ErrorKind::kData, "not a regular file", path, "Copy its contents to one");
@@ -277,9 +262,15 @@ class PosixEnv : public Env {
   }
 };
 
+// False too for a link whose target cannot be examined: the other entries can be used.
+bool leads_to_folder(const std::string& path) {
+  struct stat info;
+  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+}
+
 std::vector<FileInfo> PosixEnv::list(const std::string& path) {
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), ::closedir);
-  if (!dir) fail_system(ErrorKind::kData, "open folder", path);
+  if (!dir) fail_reading("open folder", path);
   std::vector<FileInfo> entries;
   while (true) {
     errno = 0;
@@ -289,62 +280,26 @@ std::vector<FileInfo> PosixEnv::list(const std::string& path) {
     if (name == "." || name == "..") continue;
     // Only links and file systems that do not report types need a stat call.
     const bool is_dir = entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN
-                            ? is_directory(path + "/" + name)
+                            ? leads_to_folder(path + "/" + name)
                             : entry->d_type == DT_DIR;
     entries.push_back({name, is_dir});
   }
-  if (errno != 0) fail_system(ErrorKind::kData, "list folder", path);
+  if (errno != 0) fail_reading("list folder", path);
   std::ranges::sort(entries, {}, &FileInfo::name);
   return entries;
 }
 
-// Whether the lock was taken; else errno says why not. is_locked() takes shared locks for an
-// instant, which are waited for.
-bool take_lock(int fd) {
-  constexpr int kMostTries = 10'000;
-  for (int tries = 0; tries < kMostTries; ++tries) {
-    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
-    if (errno != EWOULDBLOCK || ::flock(fd, LOCK_SH | LOCK_NB) != 0) return false;
-    ::flock(fd, LOCK_UN);
-    Env::posix().sleep_ns(1'000'000);
-  }
-  errno = EWOULDBLOCK;
-  return false;
-}
-
-// Whether the path still names the file: the owner of its lock may have removed it, and another
-// process made it again.
-bool is_named(int fd, const std::string& path) {
-  struct stat held, named;
-  return ::fstat(fd, &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
-         held.st_ino == named.st_ino && held.st_dev == named.st_dev;
-}
-
-std::unique_ptr<FileLock> PosixEnv::lock(const std::string& path) {
-  constexpr int kTries = 10;  // some file systems number a file anew each time
-  std::optional<FileDescriptor> fd;
-  for (int i = 0; i < kTries && (i == 0 || !is_named(fd->get(), path)); ++i) {
-    fd.emplace(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-    if (fd->get() < 0) fail_system(ErrorKind::kRun, "create", path);
-    if (take_lock(fd->get())) continue;
-    if (errno != EWOULDBLOCK) fail_system(ErrorKind::kRun, "lock", path);
-    char holder[32] = {};
-    const ssize_t length = ::pread(fd->get(), holder, sizeof holder - 1, 0);
-    fail(ErrorKind::kUsage,
-         "in use by process " + (length > 0 ? std::string(holder) : std::string("unknown")), path,
-         "Wait until it has ended, or end it");
-  }
-  // Only for the message above: a failure to write it is harmless.
-  const std::string pid = std::to_string(::getpid());
-  if (::ftruncate(fd->get(), 0) == 0) (void)!::pwrite(fd->get(), pid.data(), pid.size(), 0);
-  return std::make_unique<PosixFileLock>(fd->release());
-}
-
 }  // namespace
 
-bool is_locked(const std::string& path) {
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  return fd.get() >= 0 && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+ErrorKind kind_of_failed_read(int error) {
+  constexpr int kNotOfTheFile[] = {EMFILE,      ENFILE,    ENOMEM,      ENODEV,    ESTALE,
+                                   ETIMEDOUT,   ENOTCONN,  ESHUTDOWN,   EHOSTDOWN, EHOSTUNREACH,
+                                   ENETUNREACH, EREMOTEIO, ECONNABORTED};
+  return std::ranges::count(kNotOfTheFile, error) > 0 ? ErrorKind::kRun : ErrorKind::kData;
+}
+
+void fail_system(ErrorKind kind, const std::string& action, const std::string& path, int error) {
+  fail(kind, "cannot " + action + ": " + std::strerror(error), path, remedy_for(error));
 }
 
 Env& Env::posix() {

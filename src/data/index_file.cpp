@@ -78,8 +78,8 @@ std::unique_ptr<IndexFile> IndexFile::open(Env& env, const std::string& path, In
                                            std::string& problem) {
   state = IndexState::kAbsent;
   problem.clear();
-  if (!env.exists(path)) return nullptr;
   try {
+    if (!env.exists(path)) return nullptr;
     auto file = env.open_readable(path);
     char magic[sizeof kMagic] = {};
     const size_t known = size_t(std::min<uint64_t>(file->size(), sizeof magic));
@@ -95,7 +95,10 @@ std::unique_ptr<IndexFile> IndexFile::open(Env& env, const std::string& path, In
     return index;
   } catch (const Error& error) {
     problem = error.reason();
-    if (state == IndexState::kAbsent) state = IndexState::kOtherFile;
+    if (error.kind() == ErrorKind::kRun)
+      state = IndexState::kUnknown;
+    else if (state == IndexState::kAbsent)
+      state = IndexState::kOtherFile;
   }
   return nullptr;
 }

@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <map>
 #include <optional>
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/system_call.h"
 #include "data/bytes.h"
 #include "data/lmdb_format.h"
 #include "data/lmdb_tree.h"
@@ -25,10 +27,19 @@ namespace {
 constexpr const char* kFetchAgain =
     "It is truncated or damaged: fetch it again, or create it again with saturate data pack";
 
+// LMDB's own codes are negative, the system's positive.
 void check(int result, const std::string& path) {
   if (result == MDB_SUCCESS) return;
+  if (result > 0) fail_system(kind_of_failed_read(result), "open LMDB", path, result);
   fail(ErrorKind::kData, std::string("cannot open LMDB: ") + mdb_strerror(result), path,
-       result == EACCES ? "Check its permissions" : kFetchAgain);
+       kFetchAgain);
+}
+
+// Whether there is no lock file and none can be created, so that there is no writer either, or the
+// file system has no locks.
+bool has_no_locks(int result) {
+  constexpr int kReasons[] = {EACCES, ENOSYS, ENOLCK, EOPNOTSUPP, ENODEV};
+  return std::ranges::count(kReasons, result) > 0;
 }
 
 using SharedEnv = std::shared_ptr<MDB_env>;
@@ -39,7 +50,7 @@ SharedEnv open_env(const std::string& path, unsigned flags) {
   SharedEnv env(created, LmdbClose());
   const unsigned always = MDB_RDONLY | MDB_NOTLS | flags;
   int result = mdb_env_open(created, path.c_str(), always, 0644);
-  if (result == EACCES) {  // no lock file, and none can be created: then there is no writer either
+  if (has_no_locks(result)) {
     mdb_env_create(&created);
     env.reset(created, LmdbClose());
     result = mdb_env_open(created, path.c_str(), always | MDB_NOLOCK, 0644);

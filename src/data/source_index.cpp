@@ -78,7 +78,8 @@ SourceIndex::SourceIndex(Env& env, std::string path, Kind kind, size_t memory)
     fail(ErrorKind::kUsage, problem, path_,
          "Name a new file, or one written by saturate data index");
   if (!problem.empty())
-    print_warning("the index " + path_ + " is not used: " + problem + ". It will be replaced");
+    print_warning("the index " + path_ + " is not used: " + problem +
+                  (state == IndexState::kUnknown ? "" : ". It will be replaced"));
   if (!file) return;
   in_file_ = file->bytes();
   file_ = std::move(file);
@@ -170,7 +171,7 @@ IndexTotals SourceIndex::save(bool prune, bool patient) {
   IndexState state;
   std::string problem;
   const auto present = IndexFile::open(env_, path_, state, problem);
-  if (state == IndexState::kOtherFile && kind_ == Kind::kGiven)
+  if (state == IndexState::kUnknown || (state == IndexState::kOtherFile && kind_ == Kind::kGiven))
     fail(ErrorKind::kRun, problem, path_, "Name a new file in data.index");
   const bool full = (present ? present->bytes() : 0) + points_.bytes() > kMostIndexBytes;
   const bool drops_unused = full || prune;

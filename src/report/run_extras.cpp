@@ -193,11 +193,11 @@ std::optional<KeptImages> read_kept_images(Env& env, const std::string& folder,
                                            const std::string& file,
                                            std::vector<std::string>& warnings) {
   const std::string path = folder + "/samples/" + file;
-  if (!env.exists(path) || leads_out(folder, "samples/" + file, warnings)) return std::nullopt;
   KeptImages kept;
   size_t seen = 0;
   uint64_t bytes_left = kLargestList;
   try {
+    if (!env.exists(path) || leads_out(folder, "samples/" + file, warnings)) return std::nullopt;
     const json root = parsed_json(text_of_file(env, path));
     if (!root.is_object()) {
       warnings.push_back("samples/" + file + " cannot be read: it holds no JSON object");
@@ -220,8 +220,8 @@ std::optional<KeptImages> read_kept_images(Env& env, const std::string& folder,
 std::optional<Timeline> read_timeline(Env& env, const std::string& folder, int steps, size_t most,
                                       std::vector<std::string>& warnings) {
   const std::string path = folder + "/trace.json";
-  if (!env.exists(path) || leads_out(folder, "trace.json", warnings)) return std::nullopt;
   try {
+    if (!env.exists(path) || leads_out(folder, "trace.json", warnings)) return std::nullopt;
     if (env.open_readable(path)->size() > kLargestTrace) {
       warnings.push_back("trace.json is too large for a page, and is omitted");
       return std::nullopt;

@@ -82,8 +82,8 @@ void flatten(const toml::table& table, const std::string& prefix, NamedTexts& ou
 template <class Read>
 void read_beside(RunReading& run, Env& env, const char* name, const Read& read) {
   const std::string path = run.folder + "/" + name;
-  if (!env.exists(path) || leads_out(run.folder, name, run.warnings)) return;
   try {
+    if (!env.exists(path) || leads_out(run.folder, name, run.warnings)) return;
     read(text_of_file(env, path));
   } catch (const Error& error) {
     run.warnings.push_back(fmt::format("{} cannot be read: {}", name, error.reason()));

@@ -29,6 +29,15 @@ uint32_t entry_crc(const std::string& identity, uint64_t offset, std::span<const
   return checksum_of(bytes, checksum_of(std::as_bytes(std::span(&offset, 1)), name));
 }
 
+// True also if the disk cannot tell.
+bool may_exist(Env& env, const std::string& path) {
+  try {
+    return env.exists(path);
+  } catch (const Error&) {
+    return true;
+  }
+}
+
 // "PID-TIME"; the number of a process alone may be used again, also by one of another container.
 std::string make_process_name(Env& env) {
   static std::atomic<uint64_t> made{0};
@@ -120,7 +129,11 @@ bool ExtentCache::plan(const std::string& identity, uint64_t offset, uint64_t le
     const MutexLock pending(pending_mutex_);
     if (unwritten_.contains(hash)) return true;
   }
-  return env_.exists(folder_ + "/" + folder + "/" + name);  // another process may have written it
+  try {
+    return env_.exists(folder_ + "/" + folder + "/" + name);  // another process may have written it
+  } catch (const Error&) {
+    return false;  // it comes from the store
+  }
 }
 
 uint64_t ExtentCache::take_planned_use(uint64_t hash) {
@@ -193,7 +206,7 @@ bool ExtentCache::read(const std::string& identity, uint64_t offset, std::span<s
     }
   } catch (const Error& error) {
     // Deleted meanwhile, or the disk fails.
-    if (env_.exists(path)) note_failure(error.what());
+    if (may_exist(env_, path)) note_failure(error.what());
   }
   const MutexLock lock(mutex_);
   is_stale_ |= known_.contains(hash);  // it was deleted, perhaps with others, or is damaged
@@ -297,8 +310,8 @@ bool ExtentCache::add(const Addition& addition, const std::function<void(Writabl
       env_.remove(path);  // nothing counts it
     } catch (const Error& error) {
       const bool is_deleted =
-          space && (!space->is_current() || (has_folder && !env_.is_directory(folder)) ||
-                    (has_file && !env_.exists(unfinished)));
+          space && (!space->is_current() || (has_folder && !may_exist(env_, folder)) ||
+                    (has_file && !may_exist(env_, unfinished)));
       discard(env_, unfinished);
       if (is_deleted) continue;
       note_failure(error.what());

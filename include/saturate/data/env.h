@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Env is the only access to files and clocks, so that a test can fail, shorten or delay any access.
 //
-// Every method is safe to call from any thread. Failures throw saturate::Error (kind kData when
-// reading, kRun when writing) naming the path and the system's reason; no method returns a partial
-// result silently.
+// Every method is safe to call from any thread. Failures throw saturate::Error naming the path and
+// the system's reason: of kind kData when reading, unless the machine or its storage is at fault
+// (too many open files, a network file system that is away), and of kRun otherwise. No method
+// returns a partial result silently.
 #pragma once
 
 #include <cstddef>
@@ -103,6 +104,7 @@ class Env {
   // Creates, or continues at a file's end, or where an own descriptor (/dev/stdout, /dev/fd/N) is.
   virtual std::unique_ptr<WritableFile> open_appendable(const std::string& path) = 0;
 
+  // These fail with kRun if the system cannot tell: then the path may exist.
   virtual bool exists(const std::string& path) = 0;
   virtual bool is_directory(const std::string& path) = 0;
   // Entries sorted by name, bytewise, without "." and "..". Symbolic links are followed.
