@@ -1,5 +1,6 @@
 // saturate ladder and sweep, run as commands.
 #include "advise/ladder.h"
+#include "base/system_file.h"
 #include "tests/app_testing.h"
 #include "tests/paths.h"
 
@@ -129,6 +130,13 @@ TEST_F(LadderCommand, AnInterruptPrintsFinishedResultsAndRemovesItsFiles) {
       runs += at->path().filename() == "metrics.jsonl";
     return runs == 2;
   }));
+  const auto rungs = children_of(child);
+  EXPECT_FALSE(rungs.empty());
+  for (const pid_t rung : rungs) {
+    const std::string status = "/proc/" + std::to_string(rung) + "/status";
+    const uint64_t ignored = std::strtoull(system_line(status, "SigIgn").c_str(), nullptr, 16);
+    EXPECT_NE((ignored >> (SIGTTOU - 1)) & 1, 0u) << "with `stty tostop`, output would stop it";
+  }
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
   kill(child, SIGINT);
   EXPECT_EQ(exit_code_of(child), 130);

@@ -87,24 +87,6 @@ class Launch : public ::testing::Test {
   const std::string recipe = dir / "recipe.toml", log = dir / "log";
 };
 
-// The processes whose parent is `parent`.
-std::vector<pid_t> children_of(pid_t parent) {
-  std::vector<pid_t> found;
-  std::error_code gone;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::string stat = read_text(entry.path() / "stat");
-    const auto end = stat.rfind(')');
-    if (end == std::string::npos) continue;
-    char state = 0;
-    pid_t of = 0;
-    std::istringstream(stat.substr(end + 1)) >> state >> of;
-    if (of == parent) found.push_back(pid_t(std::stol(name)));
-  }
-  return found;
-}
-
 bool has_line(const std::string& folder) {
   return !read_text(folder + "/metrics.jsonl").empty();
 }

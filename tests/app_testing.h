@@ -161,6 +161,24 @@ inline int exit_code_of(pid_t child, double seconds = kPatienceS) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+// The processes whose parent is `parent`.
+inline std::vector<pid_t> children_of(pid_t parent) {
+  std::vector<pid_t> found;
+  std::error_code gone;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string stat = read_text(entry.path() / "stat");
+    const auto end = stat.rfind(')');
+    if (end == std::string::npos) continue;
+    char state = 0;
+    pid_t of = 0;
+    std::istringstream(stat.substr(end + 1)) >> state >> of;
+    if (of == parent) found.push_back(pid_t(std::stol(name)));
+  }
+  return found;
+}
+
 inline const char* kSmallSynth = "synth:size=16,count=200,difficulty=0.1";
 inline const char* kSmallSynthTest = "synth:size=16,count=50,difficulty=0.1,split=test";
 

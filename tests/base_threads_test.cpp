@@ -27,18 +27,56 @@ namespace {
 using std::chrono_literals::operator""ms;
 using std::chrono_literals::operator""s;
 
-TEST(Cgroups, AreThoseThatHoldTheProcess) {
+// With a made-up tree in place of /sys/fs/cgroup.
+class Cgroups : public ::testing::Test {
+ protected:
+  void put(const std::string& path, const std::string& text) {
+    testing::write_file(dir / "fs/" + path, text + "\n");
+  }
+  void expect(const std::string& membership, uint64_t limit, uint64_t left, int cores) {
+    testing::write_file(dir / "self", membership);
+    const CgroupMemory memory = cgroup_memory(dir / "self", dir / "fs");
+    EXPECT_EQ(memory.limit, limit) << membership;
+    EXPECT_EQ(memory.left, left) << membership;
+    EXPECT_EQ(cgroup_cores(dir / "self", dir / "fs"), cores) << membership;
+  }
   const testing::TempDir dir;
-  const auto folders = [&](const std::string& membership) {
-    testing::write_file(dir / "cgroup", membership);
-    return cgroup_folders(dir / "cgroup", "/r");
-  };
-  using Folders = std::vector<std::string>;
-  EXPECT_EQ(folders("12:cpu:/old\n0::/system.slice/job_1\n"),
-            (Folders{"/r/system.slice/job_1", "/r/system.slice", "/r"}));
-  EXPECT_EQ(folders("0::/\n"), Folders{"/r"}) << "a container";
-  EXPECT_EQ(folders("0::/../other\n"), Folders{"/r"});
-  EXPECT_EQ(folders(""), Folders{"/r"});
+};
+
+TEST_F(Cgroups, AllThatHoldTheProcessLimitIt) {
+  put("slice/job_1/memory.max", "max");
+  put("slice/job_1/cpu.max", "max 100000");
+  put("slice/memory.max", "1000");
+  put("slice/memory.current", "900");
+  put("slice/memory.stat", "anon 500\ninactive_file 300");
+  put("slice/cpu.max", "150000 100000");
+  put("other/memory.max", "1");
+  expect("12:cpu:/old\n0::/slice/job_1\n", 1000, 400, 2);
+  expect("0::/slice/\n", 1000, 400, 2);
+  for (const char* without : {"0::/\n", "0::/../other\n", ""})
+    expect(without, UINT64_MAX, UINT64_MAX, 0);
+  put("memory.max", "700");
+  put("cpu.max", "50000 100000");
+  expect("0::/slice/job_1\n", 700, 400, 1);
+  expect("0::/\n", 700, 700, 1);  // a container
+}
+
+TEST_F(Cgroups, OfVersion1HaveATreeForEachController) {
+  put("memory/memory.limit_in_bytes", "9223372036854771712");  // none
+  put("memory/slurm/job_2/memory.limit_in_bytes", "1000");
+  put("memory/slurm/job_2/memory.usage_in_bytes", "900");
+  put("memory/slurm/job_2/memory.stat", "inactive_file 10\ntotal_inactive_file 300");
+  put("cpu/cpu.cfs_quota_us", "-1");
+  put("cpu/cpu.cfs_period_us", "100000");
+  put("cpu/slurm/job_2/cpu.cfs_quota_us", "250000");
+  put("cpu/slurm/job_2/cpu.cfs_period_us", "100000");
+  expect(
+      "9:cpuset:/one\n5:cpu,cpuacct:/slurm/job_2\n4:memory:/slurm/job_2/step_0\n"
+      "1:name=systemd:/two\n0::/three\n",
+      1000, 400, 3);
+  put("memory/memory.limit_in_bytes", "500");
+  put("cpu/cpu.cfs_quota_us", "100000");
+  expect("5:cpu,cpuacct:/docker/1f\n4:memory:/docker/1f\n", 500, 500, 1);  // seen by the container
 }
 
 // The nice value of each of two threads of a pool with so much added to its creator's.

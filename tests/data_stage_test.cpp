@@ -1,6 +1,8 @@
 // Sources copied before use (data.stage): the same samples, and no file left of the copy.
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <sched.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -116,6 +118,28 @@ TEST_F(Stage, TooLittleSpaceIsReportedBeforeCopying) {
   EXPECT_EQ(error.kind(), ErrorKind::kUsage);
   EXPECT_NE(error.remedy().find("data.stage"), std::string::npos);
   EXPECT_EQ(small.count({FileOp::kCreate, ""}), 0u);
+}
+
+TEST_F(Stage, OnTmpfsMemoryIsFreeSpaceToo) {
+  struct statfs about {};
+  if (statfs("/dev/shm", &about) != 0 || about.f_type != TMPFS_MAGIC)
+    GTEST_SKIP() << "/dev/shm is not tmpfs here";
+  class Roomy : public FaultEnv {
+   public:
+    using FaultEnv::FaultEnv;
+    uint64_t free_bytes(const std::string&) override { return UINT64_MAX; }
+  } roomy(env);
+  class Huge : public testing::MemoryDataset {
+   public:
+    using MemoryDataset::MemoryDataset;
+    uint64_t bytes(size_t) const override { return uint64_t{1} << 60; }
+  };
+  const Error error = error_of([&] {
+    stage_dataset(roomy, std::make_unique<Huge>(std::vector<std::string>{"image"}), "huge",
+                  {StageMode::kTmpfs, "/dev/shm"}, 1);
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  EXPECT_EQ(roomy.count({FileOp::kCreate, ""}), 0u);
 }
 
 TEST_F(Stage, NoFileIsLeftIfCopyingFailsOrIsCancelled) {

@@ -330,5 +330,29 @@ TEST(Listening, ListensOnlyAtTheGivenAddress) {
   EXPECT_EQ(address_towards("127.0.0.1", 80), "127.0.0.1");
 }
 
+TEST(Listening, RefusesANameOfLoopbackIfOtherMachinesConnect) {
+  const Error error = error_of([] { listen_at("localhost", 0, true); });
+  EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  EXPECT_NE(error.reason().find("cannot reach \"localhost\", which is "), std::string::npos)
+      << error.reason();
+  EXPECT_NE(error.remedy().find("/etc/hosts"), std::string::npos);
+  close(listen_at("localhost", 0));
+  close(listen_at("127.0.0.1", 0, true));  // in digits
+  EXPECT_EQ(address_towards("127.0.0.1", 80, true), "127.0.0.1");
+}
+
+TEST(Listening, IsForOtherMachinesUnlessThereAreKnownToBeNone) {
+  World world;
+  world.size = 4;
+  world.master = "localhost";
+  EXPECT_FALSE(spans_machines(world));
+  world.master = "node0";
+  EXPECT_TRUE(spans_machines(world));
+  world.local_size = 2;
+  EXPECT_TRUE(spans_machines(world));
+  world.local_size = 4;
+  EXPECT_FALSE(spans_machines(world));
+}
+
 }  // namespace
 }  // namespace saturate

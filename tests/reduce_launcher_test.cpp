@@ -7,6 +7,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -179,6 +181,34 @@ TEST(Launcher, ForARankOnATerminalNoLastLinesArePromised) {
   close(terminal);
 }
 
+// With `stty tostop` the system stops background processes that write to their terminal.
+TEST(Launcher, OutputDoesNotStopARankOnATerminal) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0)
+    GTEST_SKIP() << "this system gives no terminal";
+  const std::string name = ptsname(terminal);
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    alarm(60);
+    setsid();
+    const int end = open(name.c_str(), O_RDWR);  // this session's terminal
+    termios settings{};
+    tcgetattr(end, &settings);
+    settings.c_lflag |= TOSTOP;
+    tcsetattr(end, TCSANOW, &settings);
+    dup2(end, STDERR_FILENO);
+    try {
+      _exit(launch(bash_options(1, "echo a line >&2"), no_signal));
+    } catch (const Error&) {
+      _exit(1);
+    }
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
+  EXPECT_EQ(status, 0) << "its rank was stopped";
+  close(terminal);
+}
+
 // The run goes on while the heartbeat's thread reads its position.
 TEST(Heartbeat, ReportsEachPositionAndWhetherTheRunWaits) {
   int ends[2];
@@ -330,6 +360,15 @@ TEST_F(LaunchersOfMachines, WaitingForAFirstOneThatNeverRespondsEnds) {
   close(listening);
   options.rendezvous_s = 60;
   EXPECT_EQ(launch(options, [] { return SIGINT; }), 128 + SIGINT) << "it handles signals meanwhile";
+}
+
+// As Debian's /etc/hosts names a machine.
+TEST_F(LaunchersOfMachines, AFirstOneWhoseNameIsLoopbackEndsAtOnce) {
+  LaunchOptions options = of_node(0, port_of_launchers(), "exit 0");
+  options.master = "localhost";
+  const Error error = error_of([&] { launch(options, no_signal); });
+  EXPECT_NE(error.remedy().find("/etc/hosts"), std::string::npos) << error.what();
+  EXPECT_EQ(error.exit_code(), 2);
 }
 
 // A stranger that connects, or sends something else than a launcher, changes nothing.

@@ -303,5 +303,23 @@ TEST_F(TwoProcesses, AStalledOneIsNamedInTime) {
   EXPECT_EQ(fourth(5000ms), "rank 1 did not arrive within 5 s");
 }
 
+// As by `scontrol suspend`.
+TEST_F(TwoProcesses, TimeInWhichBothAreStoppedDoesNotCount) {
+  ASSERT_NO_FATAL_FAILURE(start([] { pause(); }));
+  const pid_t waiting = fork();
+  if (waiting == 0) _exit(fourth(3000ms) == "rank 1 has ended" ? 0 : 1);
+  std::this_thread::sleep_for(500ms);
+  kill(child_, SIGSTOP);
+  kill(waiting, SIGSTOP);
+  std::this_thread::sleep_for(3500ms);
+  kill(waiting, SIGCONT);
+  std::this_thread::sleep_for(500ms);
+  kill(child_, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(waitpid(waiting, &status, 0), waiting);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "it timed out";
+}
+
 }  // namespace
 }  // namespace saturate

@@ -283,7 +283,8 @@ class GroupMeasurer : public RungMeasurer {
 
   bool start(size_t rung, const Recipe& recipe) override {
     if (is_alone(rung)) return rank_.own().start(rung, recipe);
-    const Descriptor listening(listen_at(this_world().master, 0));
+    const World world = this_world();
+    const Descriptor listening(listen_at(world.master, 0, spans_machines(world)));
     const auto answers = command({{"do", "start"},
                                   {"rung", rung},
                                   {"processes", processes_[rung]},

@@ -2,6 +2,7 @@
 #include "advise/ladder.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <memory>
 
@@ -118,6 +119,7 @@ void add_measure_rung(CLI::App& app, int& exit_code) {
   };
   const auto [command, arguments] =
       add_command<Arguments>(app, exit_code, "measure-rung", "", [](const Arguments& given) {
+        signal(SIGTTOU, SIG_IGN);  // as for a launcher's ranks: it has its own group
         serve_rung(Env::posix(), given.recipe, given.folder, given.seconds, join_group);
         return 0;
       });

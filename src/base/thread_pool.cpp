@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <exception>
-#include <fstream>
 #include <new>
 #include <system_error>
 
@@ -18,20 +16,6 @@
 
 namespace saturate {
 namespace {
-
-// The least of the quotas of control groups, each "quota period" in microseconds, or "max"; 0 when
-// unlimited or unknown.
-int cgroup_cores() {
-  int least = 0;
-  for (const std::string& folder : cgroup_folders()) {
-    std::ifstream file(folder + "/cpu.max");
-    double quota = 0, period = 0;
-    if (!(file >> quota >> period) || period <= 0) continue;
-    const int cores = std::max(1, int(std::ceil(quota / period)));
-    least = least == 0 ? cores : std::min(least, cores);
-  }
-  return least;
-}
 
 // On Linux each thread has its own nice level; process 0 means the calling thread. If the system
 // refuses, the level stays unchanged.

@@ -33,16 +33,7 @@ uint64_t available_memory() {
   uint64_t available = system_number("/proc/meminfo", "MemAvailable:") * 1024;
   if (available == 0)
     available = uint64_t(sysconf(_SC_AVPHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
-  for (const std::string& folder : cgroup_folders()) {
-    const uint64_t limit = system_number(folder + "/memory.max");
-    if (limit == 0) continue;
-    // Usage includes the page cache, of which the system drops inactive files first.
-    const uint64_t used = system_number(folder + "/memory.current");
-    const uint64_t files = system_number(folder + "/memory.stat", "inactive_file ");
-    const uint64_t taken = used - std::min(used, files);
-    available = std::min(available, limit > taken ? limit - taken : 0);
-  }
-  return available;
+  return std::min(available, cgroup_memory().left);
 }
 
 namespace {

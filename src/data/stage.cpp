@@ -3,8 +3,11 @@
 // The shard is unlinked as soon as it is open: the system frees it when the dataset is closed or
 // the process ends for any reason. Files of a process killed while copying carry its PID, and are
 // removed by the next one.
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -65,6 +68,14 @@ void remove_leftovers(Env& env, const std::string& folder) {
   }
 }
 
+// Files on tmpfs take memory, of which its size may promise more than there is.
+uint64_t room_in(Env& env, const std::string& folder) {
+  const uint64_t free = env.free_bytes(folder);
+  struct statfs about {};
+  const bool is_memory = ::statfs(folder.c_str(), &about) == 0 && about.f_type == TMPFS_MAGIC;
+  return is_memory ? std::min(free, available_memory()) : free;
+}
+
 void require_space(Env& env, const Dataset& source, const std::string& uri,
                    const std::string& folder, int threads) {
   std::atomic<uint64_t> needed{0};
@@ -76,7 +87,7 @@ void require_space(Env& env, const Dataset& source, const std::string& uri,
       if (error.kind() != ErrorKind::kData) throw;  // otherwise reported when it is read
     }
   });
-  const uint64_t free = env.free_bytes(folder);
+  const uint64_t free = room_in(env, folder);
   if (needed <= free) return;
   const auto megabytes = [](uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; };
   fail(ErrorKind::kUsage,

@@ -70,8 +70,8 @@ std::string brief_reason(const std::exception& error) {
 c10::intrusive_ptr<c10d::Backend> make_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                             const World& world, milliseconds timeout) {
   const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  options->devices.push_back(
-      c10d::ProcessGroupGloo::createDeviceForHostname(address_towards(world.master, world.port)));
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(
+      address_towards(world.master, world.port, spans_machines(world))));
   try {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(
         c10::make_intrusive<c10d::PrefixStore>("gloo", store), world.rank, world.size, options);

@@ -81,7 +81,7 @@ class FirstNode : public NodesOfARun {
   FirstNode(const LaunchOptions& options, std::function<int()> stop_signal)
       : NodesOfARun(options, std::move(stop_signal)) {
     if (options.nodes == 1) return;
-    listening_ = Descriptor(listen_at(options.master, options.port));
+    listening_ = Descriptor(listen_at(options.master, options.port, true));
     fcntl(listening_.get(), F_SETFL, O_NONBLOCK);
   }
 
@@ -90,7 +90,8 @@ class FirstNode : public NodesOfARun {
     failed_ = false;
     first_failed_ = 0;
     endings_.clear();
-    Descriptor store(listen_at(options_.master, options_.nodes > 1 ? 0 : options_.port));
+    const bool several = options_.nodes > 1;
+    Descriptor store(listen_at(options_.master, several ? 0 : options_.port, several));
     port_ = port_of(store.get());
     for (Link& link : links_) begin(link);
     return Start{number_, port_, std::move(store)};

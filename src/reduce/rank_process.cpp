@@ -56,6 +56,7 @@ void take_signals(const sigset_t& mask) {
 [[noreturn]] void become(const RankCommand& command, pid_t launcher, int out, int err, int reports,
                          const sigset_t& mask) {
   setpgid(0, 0);
+  signal(SIGTTOU, SIG_IGN);  // or after `stty tostop` its output would stop it
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(kCannotStart);  // the launcher ended before prctl took effect
   const auto keep = [](int descriptor, const char* variable) {

@@ -71,7 +71,7 @@ int listening_socket(const World& world) {
     unsetenv("SATURATE_LISTEN_FD");  // it is used once
     if (port_of(descriptor) == world.port) return descriptor;
   }
-  return listen_at(world.master, world.port);
+  return listen_at(world.master, world.port, spans_machines(world));
 }
 
 c10::intrusive_ptr<c10d::Store> connect_to_store(const World& world, milliseconds timeout) {

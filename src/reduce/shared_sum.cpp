@@ -17,7 +17,6 @@ namespace saturate {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
 
 constexpr size_t kPage = 4096, kLine = 128;  // two cache lines, as adjacent ones are prefetched
 constexpr int kSpins = 200;                  // some microseconds of spinning before a system call
@@ -156,8 +155,8 @@ void SharedSum::wait_for(int rank) {
     if (reached(phase.load(std::memory_order_acquire))) return;
     pause_shortly();
   }
-  const auto end = steady_clock::now() + timeout_;
-  while (true) {
+  // Counts looks, not time, which goes on while all ranks are stopped, as by `docker pause`.
+  for (milliseconds waited{0};; waited += kLook) {
     // Check before reading the phase: a rank that has ended may have arrived first.
     const bool gone = !has_(rank);
     const uint32_t why = header().why.load(std::memory_order_acquire);
@@ -166,9 +165,8 @@ void SharedSum::wait_for(int rank) {
     if (why != 0) fail_with(why);
     if (stopped_) throw RankMissing("this rank is ending");
     if (gone) fail_all(2 * uint32_t(rank) + kEnded);
-    const auto left = std::chrono::ceil<milliseconds>(end - steady_clock::now());
-    if (left.count() <= 0) fail_all(2 * uint32_t(rank) + kLate);
-    wait_while(phase, seen, std::min(kLook, left));
+    if (waited >= timeout_) fail_all(2 * uint32_t(rank) + kLate);
+    wait_while(phase, seen, std::min(kLook, timeout_ - waited));
   }
 }
 

@@ -51,17 +51,39 @@ int first_socket(const std::string& host, int port, int type, const Use& use) {
   return -1;
 }
 
+// An address in digits; "" if that fails.
+std::string address_text(const sockaddr* address, socklen_t size) {
+  char text[NI_MAXHOST];
+  const int error = getnameinfo(address, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST);
+  return error == 0 ? text : "";
+}
+
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
+
 }  // namespace
+
+bool spans_machines(const World& world) {
+  if (world.local_size == 0) return world.master != "localhost";
+  return world.local_size < world.size;
+}
 
 void Descriptor::reset() {
   if (descriptor_ >= 0) close(descriptor_);
   descriptor_ = -1;
 }
 
-int listen_at(const std::string& host, int port) {
+int listen_at(const std::string& host, int port, bool for_machines) {
   int error = 0;
+  std::string loopback;
   const int found =
       first_socket(host, port, SOCK_STREAM, [&](int descriptor, const addrinfo& address) {
+        const std::string text = address_text(address.ai_addr, address.ai_addrlen);
+        if (for_machines && is_loopback(text) && text != host) {
+          loopback = text;
+          return false;
+        }
         const int yes = 1;
         setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
         const bool listens = bind(descriptor, address.ai_addr, address.ai_addrlen) == 0 &&
@@ -70,6 +92,13 @@ int listen_at(const std::string& host, int port) {
         return listens;
       });
   if (found >= 0) return found;
+  if (error == 0 && !loopback.empty())
+    fail(
+        ErrorKind::kUsage,
+        fmt::format("other machines cannot reach \"{}\", which is {} on this machine", host,
+                    loopback),
+        "MASTER_ADDR, or --master",
+        "Give this machine's address in the network, in digits, or correct its line in /etc/hosts");
   const char* const remedy = error == EADDRINUSE
                                  ? "Choose another port, or end the run that uses it"
                                  : "Start rank 0 on that machine, or give this one's address";
@@ -100,18 +129,20 @@ int port_of(int socket) {
                    : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
-std::string address_towards(const std::string& host, int port) {
-  char text[NI_MAXHOST];
+std::string address_towards(const std::string& host, int port, bool for_machines) {
+  std::string found;
   const auto find_own = [&](int descriptor, const addrinfo& address) {
     sockaddr_storage own{};
     socklen_t size = sizeof own;
     // Sends nothing: connecting a datagram socket only selects the route.
-    return connect(descriptor, address.ai_addr, address.ai_addrlen) == 0 &&
-           getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &size) == 0 &&
-           getnameinfo(reinterpret_cast<const sockaddr*>(&own), size, text, sizeof text, nullptr, 0,
-                       NI_NUMERICHOST) == 0;
+    if (connect(descriptor, address.ai_addr, address.ai_addrlen) != 0 ||
+        getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &size) != 0)
+      return false;
+    found = address_text(reinterpret_cast<const sockaddr*>(&own), size);
+    return !found.empty() && !(for_machines && is_loopback(found));
   };
-  if (Descriptor(first_socket(host, port, SOCK_DGRAM, find_own)).get() >= 0) return text;
+  const Descriptor used(first_socket(host, port, SOCK_DGRAM, find_own));
+  if (!found.empty()) return found;
   fail(ErrorKind::kRun, "this machine has no route to " + host, "MASTER_ADDR, or --master",
        "Check the address, and the network between the machines");
 }

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "saturate/data/world.h"
+
 namespace saturate {
 
 // A file descriptor that its owner closes.
@@ -26,15 +28,20 @@ class Descriptor {
   int descriptor_ = -1;
 };
 
+// Whether ranks of other machines connect to rank 0; if the local size is not known, whether the
+// master is not "localhost".
+bool spans_machines(const World& world);
 // A socket that listens at `host`:`port` only (port 0: any free one). Fails with kUsage if the host
-// is not this machine or the port is taken.
-int listen_at(const std::string& host, int port);
+// is not this machine or the port is taken. `for_machines`: others connect to it, so if the host is
+// a name, not at its loopback addresses; fails with kUsage if it has only those.
+int listen_at(const std::string& host, int port, bool for_machines = false);
 // A socket connected to `host`:`port`; -1 if no address accepts within `seconds` each.
 int connect_to(const std::string& host, int port, double seconds);
 // The port of a listening socket.
 int port_of(int socket);
-// The numeric address of this machine from which `host` is reached.
-std::string address_towards(const std::string& host, int port);
+// The numeric address of this machine from which `host` is reached. `for_machines`: if possible not
+// a loopback address, since other machines are told it.
+std::string address_towards(const std::string& host, int port, bool for_machines = false);
 
 // A connection between the launchers of two machines, which exchange lines of JSON.
 class Wire {

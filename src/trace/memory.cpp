@@ -17,7 +17,6 @@
 
 #include "base/cgroup.h"
 #include "base/mutex.h"
-#include "base/system_file.h"
 #include "trace/cuda_calls.h"
 #include "trace/kept_blocks.h"
 
@@ -26,12 +25,8 @@ namespace {
 
 // Bytes of the machine, or of a control group (a container, or a job) that may use less.
 int64_t host_memory() {
-  auto least = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
-  for (const std::string& folder : cgroup_folders()) {
-    const uint64_t limit = system_number(folder + "/memory.max");
-    if (limit > 0) least = std::min(least, limit);
-  }
-  return int64_t(least);
+  const auto machine = uint64_t(sysconf(_SC_PHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  return int64_t(std::min(machine, cgroup_memory().limit));
 }
 
 // Kept blocks are not freed, so AddressSanitizer cannot detect their use after free.
