@@ -243,6 +243,9 @@ class BucketVariables {
                    {"AWS_SECRET_ACCESS_KEY", "SECRETSECRET"},
                    {"AWS_SESSION_TOKEN", nullptr},
                    {"AWS_PROFILE", nullptr},
+                   {"AWS_DEFAULT_PROFILE", nullptr},
+                   {"GS_ACCESS_KEY_ID", nullptr},
+                   {"GS_SECRET_ACCESS_KEY", nullptr},
                    {"AWS_SHARED_CREDENTIALS_FILE", nullptr},
                    {"AWS_CONFIG_FILE", nullptr},
                    {"AWS_ENDPOINT_URL_S3", nullptr},
@@ -252,7 +255,7 @@ class BucketVariables {
                    {"AWS_WEB_IDENTITY_TOKEN_FILE", nullptr}} {}
 
  private:
-  const ScopedVariable variables_[13];
+  const ScopedVariable variables_[16];
 };
 
 }  // namespace saturate::testing

@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "data/export.h"
+#include "saturate/data/error.h"
 #include "store/bucket_list.h"
+#include "store/credentials.h"
 #include "store/store_env.h"
 #include "store/upload.h"
 #include "tests/bucket_testing.h"
@@ -90,6 +92,38 @@ TEST_F(StoreGoogle, AnObjectIsWritten) {
   }
   EXPECT_EQ(bucket.uploads(), 0u);
   expect_signed();
+}
+
+// One store may read the buckets of both.
+TEST_F(StoreGoogle, ItsOwnKeysComeFirst) {
+  bucket.put("a", "text");
+  const ScopedVariable amazon("AWS_ENDPOINT_URL", bucket.server.url("").c_str());
+  const ScopedVariable key("GS_ACCESS_KEY_ID", "GOOGKEY"), secret("GS_SECRET_ACCESS_KEY", "s");
+  const auto store = make_store();
+  store->open("gs://bucket/a");
+  store->open("s3://bucket/a");
+  const auto asks = bucket.server.asks();
+  ASSERT_EQ(asks.size(), 2u);
+  EXPECT_NE(asks[0].head.find("Credential=GOOGKEY/"), std::string::npos) << asks[0].head;
+  EXPECT_NE(asks[1].head.find("Credential=KEYKEY/"), std::string::npos) << asks[1].head;
+  const ScopedVariable half("GS_SECRET_ACCESS_KEY", nullptr);
+  EXPECT_EQ(testing::error_of([&] { make_store()->open("gs://bucket/a"); }).kind(),
+            ErrorKind::kUsage);
+}
+
+// Those of other stores, such as MinIO, would deny access to what is public.
+TEST_F(StoreGoogle, ItsOwnHostGetsNoOtherKeys) {
+  EXPECT_EQ(find_google_credentials(env()).value().key, "KEYKEY") << "of another host";
+  const ScopedVariable emulator("STORAGE_EMULATOR_HOST", nullptr),
+      other("CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", nullptr);
+  EXPECT_FALSE(find_google_credentials(env()));
+  const ScopedVariable key("AWS_ACCESS_KEY_ID", nullptr), secret("AWS_SECRET_ACCESS_KEY", nullptr);
+  const std::string file = folder / ".aws/credentials";
+  testing::write_file(file, "[default]\nsso_session = x\n");
+  EXPECT_FALSE(find_google_credentials(env())) << "a sign-in to Amazon does not concern it";
+  testing::write_file(file, "[default]\naws_access_key_id=GOOG1\naws_secret_access_key=s\n");
+  const ScopedVariable identity("AWS_WEB_IDENTITY_TOKEN_FILE", "/nowhere");
+  EXPECT_EQ(find_google_credentials(env()).value().key, "GOOG1");
 }
 
 // Amazon's keys, which would deny access to what is public, and are not for Google.

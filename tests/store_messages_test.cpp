@@ -83,20 +83,32 @@ TEST_F(StoreMessages, OfDeniedAccessToABucket) {
       {403, "RequestTimeTooSkewed", "", "access is denied", "Set this machine's clock"},
       {403, "AccessDenied", "", "access is denied", "Check AWS_ACCESS_KEY_ID"},
       {403, "InvalidObjectState", "", "403 InvalidObjectState", "Restore the object"},
-      {400, "InvalidToken", "us-east-1", "access is denied", "Check AWS_ACCESS_KEY_ID"},
+      {400, "InvalidToken", "us-east-1", "access is denied", "renew AWS_ACCESS_KEY_ID"},
       {400, "InvalidRequest", "us-east-1", "400 InvalidRequest", "Check the URL"},
       {400, "InvalidRequest", "eu-west-1", "is in region eu-west-1", "AWS_REGION=eu-west-1"}};
   const testing::TempDir home;
   const testing::BucketVariables variables(home.path(), server.url(""));
-  for (const auto& [status, code, region, reason, remedy] : cases) {
-    HttpAnswer denial{status, {}, "<Error><Code>" + std::string(code) + "</Code></Error>"};
-    if (*region) denial.headers["x-amz-bucket-region"] = region;
-    server.tamper([&](const HttpAsk&, HttpAnswer& answer) { answer = denial; });
+  const auto expect_both = [&](const std::string& reason, const std::string& remedy) {
     expect(opening("s3://bucket/a"), reason, remedy);
     ObjectStore store(env(), {}, quick_tuning());
     BucketList list(store.calls(), locate_bucket(env(), "s3://bucket/x/"), "s3://bucket/x/");
     expect(error_of([&] { list.each_page("x/", true, [](ListPage&&) {}); }), reason, remedy);
+  };
+  for (const auto& [status, code, region, reason, remedy] : cases) {
+    HttpAnswer denial{status, {}, "<Error><Code>" + std::string(code) + "</Code></Error>"};
+    if (*region) denial.headers["x-amz-bucket-region"] = region;
+    server.tamper([&](const HttpAsk&, HttpAnswer& answer) { answer = denial; });
+    expect_both(reason, remedy);
   }
+  server.tamper([](const HttpAsk&, HttpAnswer& answer) {
+    answer = {403, {}, "<Error><Code>AccessDenied</Code></Error>"};
+  });
+  const testing::ScopedVariable none[] = {{"AWS_ACCESS_KEY_ID", nullptr},
+                                          {"AWS_SECRET_ACCESS_KEY", nullptr},
+                                          {"AWS_CONTAINER_CREDENTIALS_FULL_URI", nullptr},
+                                          {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", nullptr},
+                                          {"AWS_EC2_METADATA_DISABLED", "true"}};
+  expect_both("access is denied", "no keys were found, so that the request was not signed");
 }
 
 // Objects that were uploaded in chunks may keep the name of that form.

@@ -33,7 +33,7 @@ class StoreS3 : public ::testing::Test {
   TempDir home;
   const std::string credentials_file = home / ".aws/credentials";
   const std::string config_file = home / ".aws/config";
-  const ScopedVariable variables[16] = {
+  const ScopedVariable variables[17] = {
       {"AWS_EC2_METADATA_DISABLED", "true"},
       {"STORAGE_EMULATOR_HOST", nullptr},
       {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", nullptr},
@@ -42,6 +42,7 @@ class StoreS3 : public ::testing::Test {
       {"AWS_SECRET_ACCESS_KEY", nullptr},
       {"AWS_SESSION_TOKEN", nullptr},
       {"AWS_PROFILE", nullptr},
+      {"AWS_DEFAULT_PROFILE", nullptr},
       {"AWS_SHARED_CREDENTIALS_FILE", nullptr},
       {"AWS_CONFIG_FILE", nullptr},
       {"AWS_ENDPOINT_URL", nullptr},
@@ -75,6 +76,10 @@ TEST_F(StoreS3, KeysComeFromTheEnvironmentThenFromTheProfile) {
   const ScopedVariable key("AWS_ACCESS_KEY_ID", "E"), secret("AWS_SECRET_ACCESS_KEY", "e");
   EXPECT_EQ(find_credentials(env())->key, "E");
   EXPECT_EQ(find_credentials(env())->token, "") << "the file's token is not of this key";
+  EXPECT_EQ(find_credentials(env())->origin, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY");
+  const ScopedVariable token("AWS_SESSION_TOKEN", "t");
+  EXPECT_EQ(find_credentials(env())->origin,
+            "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN");
 }
 
 TEST_F(StoreS3, HalfAKeyAMissingProfileAndAWebIdentityAreErrors) {
@@ -192,6 +197,34 @@ TEST_F(StoreS3Server, ExpiredKeysAreReadAgain) {
   EXPECT_EQ(error.kind(), ErrorKind::kRun);
   write_key("SECOND");
   EXPECT_EQ(read_some(store, object), text.substr(50'000, 100));
+}
+
+// As MinIO answers for keys that have expired, and Amazon for those that were replaced.
+TEST_F(StoreS3Server, KeysThatTheStoreDoesNotKnowAreReadAgain) {
+  ObjectStore store(env(), {}, quick_tuning());
+  const auto object = store.open("s3://bucket/a");
+  HttpCalls calls(env(), {}, quick_tuning(),
+                  std::make_shared<CredentialSource>(env(), StoreOptions(), quick_tuning()));
+  HttpCall call;
+  call.name = "a call";
+  call.is_signed = true;
+  call.request.url = server.url("/bucket/a");
+  call.request.region = "us-east-1";
+  call.request.most = 1'000;
+  EXPECT_EQ(calls.call(call).status, 206);
+  server.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    if (ask.head.find("FIRSTTOKEN") != std::string::npos)
+      answer = {403, {}, "<Error><Code>InvalidAccessKeyId</Code></Error>"};
+  });
+  const size_t before = server.asks().size();
+  const Error error = error_of([&] { read_some(store, object); });
+  EXPECT_NE(error.remedy().find("renew profile default in " + credentials_file), std::string::npos)
+      << error.what();
+  EXPECT_EQ(calls.call(call).status, 403);
+  EXPECT_EQ(server.asks().size(), before + 2) << "the file holds no others";
+  write_key("SECOND");
+  EXPECT_EQ(read_some(store, object), text.substr(50'000, 100));
+  EXPECT_EQ(calls.call(call).status, 206);
 }
 
 TEST_F(StoreS3Server, KeysThatAreMissingWhileTheirFileIsRenewedAreWaitedFor) {

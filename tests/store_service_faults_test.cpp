@@ -38,7 +38,7 @@ class StoreServiceFaults : public ::testing::Test {
     objects.put("/bucket/a", text);
     service.tamper([this](const HttpAsk&, HttpAnswer& answer) {
       wait_for([&] { return !hangs; });
-      answer = {fails ? 403 : 200,
+      answer = {fails ? refusal.load() : 200,
                 {},
                 R"({"AccessKeyId": "KEY", "SecretAccessKey": "SECRETSECRET", "Token": "TOKEN)" +
                     std::to_string(++exchanges) + "\"}"};
@@ -55,6 +55,7 @@ class StoreServiceFaults : public ::testing::Test {
   TempDir home;
   const std::string text = noise_text(100'000);
   std::atomic<bool> hangs{false}, fails{false};
+  std::atomic<int> refusal{403};
   std::atomic<int> exchanges{0};
   StoreServer service, objects;  // their threads use the above
   const testing::BucketVariables variables{home.path(), objects.url("")};
@@ -121,6 +122,71 @@ TEST_F(StoreServiceFaults, AllThatWaitFailWithOneExchange) {
   }));
 }
 
+// For longer than one exchange may take.
+TEST_F(StoreServiceFaults, AServiceThatIsAwayIsWaitedFor) {
+  fails = true;
+  refusal = 503;
+  std::thread returning([&] {
+    std::this_thread::sleep_for(std::chrono::seconds(6));
+    fails = false;
+  });
+  EXPECT_NO_THROW({
+    ObjectStore store(env(), {}, quick_tuning());
+    EXPECT_EQ(store.open("s3://bucket/a")->size, text.size());
+  });
+  returning.join();
+}
+
+// During a run a refusal may pass too: a token was renewed late.
+TEST_F(StoreServiceFaults, AServiceThatHasGivenKeysIsAskedAgainAfterARefusal) {
+  StoreOptions options;
+  options.timeout_s = 1;
+  ObjectStore impatient(env(), options, quick_tuning()), store(env(), {}, quick_tuning());
+  const auto object = impatient.open("s3://bucket/a"), same = store.open("s3://bucket/a");
+  HttpCall call;
+  call.name = "the list";
+  call.is_signed = true;
+  call.request.url = objects.url("/bucket/");
+  objects.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    if (std::stoi(ask.head.substr(ask.head.find(": TOKEN") + 7)) <= 2) answer = {400, {}, kExpired};
+  });
+  fails = true;
+  const std::string refused =
+      "; the container's role: gets no credentials: the service answered 403";
+  const Error error = error_of([&] { read(impatient, object, 50'000); });
+  EXPECT_NE(error.reason().find("within data.timeout_s = 1 s" + refused), std::string::npos)
+      << error.what();
+  EXPECT_NE(error.remedy().find("Check the role"), std::string::npos) << error.what();
+  const Error other = error_of([&] { impatient.calls().call(call); });
+  EXPECT_NE(other.reason().find("in time" + refused), std::string::npos) << other.what();
+  const size_t before = service.asks().size();
+  std::thread returning([&] {
+    wait_for([&] { return service.asks().size() >= before + 3; });
+    fails = false;
+  });
+  EXPECT_NO_THROW(EXPECT_EQ(read(store, same, 50'000), text.substr(50'000, 100)));
+  returning.join();
+}
+
+// Only if the store does not know the keys: other denials would come again.
+TEST_F(StoreServiceFaults, KeysThatTheStoreDoesNotKnowAreExchanged) {
+  ObjectStore store(env(), {}, quick_tuning());
+  const auto object = store.open("s3://bucket/a");
+  const auto deny = [&](const std::string& code) {
+    objects.tamper([code](const HttpAsk& ask, HttpAnswer& answer) {
+      if (ask.head.find("TOKEN1") != std::string::npos)
+        answer = {403, {}, "<Error><Code>" + code + "</Code></Error>"};
+    });
+  };
+  deny("AccessDenied");
+  EXPECT_NE(error_of([&] { read(store, object, 50'000); }).reason().find("access is denied"),
+            std::string::npos);
+  EXPECT_EQ(service.asks().size(), 1u);
+  deny("InvalidTokenId");
+  EXPECT_EQ(read(store, object, 50'000), text.substr(50'000, 100));
+  EXPECT_EQ(service.asks().size(), 2u);
+}
+
 TEST_F(StoreServiceFaults, AServiceThatDoesNotAnswerIsWaitedForUntilTheTimeLimit) {
   hangs = true;
   StoreOptions options;
@@ -162,6 +228,18 @@ TEST_F(StoreServiceFaults, AMachineWhoseServiceMayBeAwayHasNoKeysIfItIs) {
   EXPECT_FALSE(ask_service(env(), calls, machine));
   const std::string printed = ::testing::internal::GetCapturedStderr();
   EXPECT_NE(printed.find("hop limit"), std::string::npos) << printed;
+}
+
+TEST(StoreMachine, IsNotAskedIfASettingSaysSo) {
+  const ScopedVariable variables[] = {{"AWS_CONTAINER_CREDENTIALS_FULL_URI", nullptr},
+                                      {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", nullptr},
+                                      {"AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1"}};
+  for (const char* value : {"true", "True", "TRUE"}) {
+    const ScopedVariable disabled("AWS_EC2_METADATA_DISABLED", value);
+    EXPECT_FALSE(find_metadata_service()) << value;
+  }
+  const ScopedVariable enabled("AWS_EC2_METADATA_DISABLED", "false");
+  EXPECT_TRUE(find_metadata_service());
 }
 
 // The thread of a store's transfers, and those that it starts, block all.

@@ -113,6 +113,8 @@ std::optional<std::string> metadata_token(HttpCalls& calls, const HttpCall& call
     const std::string remedy =
         "Set AWS_EC2_METADATA_DISABLED=true if requests need no keys, or in a container the "
         "instance's hop limit to 2";
+    if (!may_be_away && dynamic_cast<const NoAnswer*>(&error))
+      throw NoAnswer(error.kind(), error.reason(), error.where(), remedy, error.thrown_at());
     if (!may_be_away) fail(error.kind(), error.reason(), error.where(), remedy);
     print_warning(error.where() + ": " + error.reason() + "; requests are not signed. " + remedy);
     return std::nullopt;

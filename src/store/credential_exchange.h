@@ -12,8 +12,9 @@
 
 namespace saturate {
 
-// Fails with kRun if the service does not answer, or refuses. Its replies and the tokens appear in
-// no message. Empty if a machine has no role, or its service may be away and gives no token.
+// Fails with kRun if the service refuses, and with NoAnswer if it does not answer. Its replies and
+// the tokens appear in no message. Empty if a machine has no role, or its service may be away and
+// gives no token.
 std::optional<Credentials> ask_service(Env& env, HttpCalls& calls,
                                        const CredentialService& service);
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/system_file.h"
+#include "base/text.h"
 #include "saturate/data/error.h"
 #include "store/credentials.h"
 #include "store/store_url.h"
@@ -76,7 +77,7 @@ std::optional<CredentialService> find_metadata_service() {
   service.kind = CredentialService::Kind::kMachine;
   service.origin = "the machine's role";
   service.url = environment_value("AWS_EC2_METADATA_SERVICE_ENDPOINT");
-  if (environment_value("AWS_EC2_METADATA_DISABLED") == "true") return std::nullopt;
+  if (lower_case(environment_value("AWS_EC2_METADATA_DISABLED")) == "true") return std::nullopt;
   service.may_be_away = service.url.empty();
   if (service.may_be_away && !is_machine_of_ec2()) return std::nullopt;
   if (service.may_be_away) service.url = kMachineUrl;

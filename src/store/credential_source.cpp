@@ -4,10 +4,12 @@
 #include <utility>
 
 #include "base/cancel.h"
+#include "base/printable.h"
 #include "base/wall_clock.h"
 #include "saturate/data/error.h"
 #include "store/credential_exchange.h"
 #include "store/http_calls.h"
+#include "store/range_reply.h"
 
 namespace saturate {
 namespace {
@@ -19,9 +21,15 @@ constexpr int64_t kRenewPause = 30 * kSecond;    // between attempts, while the 
 constexpr int64_t kKeepFailure = kSecond;        // for all who waited for the same attempt
 constexpr int64_t kReadPause = kSecond / 20;     // between looks at a file without keys
 
-// Google refuses requests with Amazon's keys, also for public objects.
-bool is_amazons(const Credentials& credentials) {
-  return !credentials.token.empty() || credentials.key.starts_with("AKIA");
+std::optional<Error> as_error(const std::exception_ptr& failure) {
+  if (!failure) return std::nullopt;
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    return error;
+  } catch (...) {  // no memory
+    return std::nullopt;
+  }
 }
 
 }  // namespace
@@ -35,6 +43,10 @@ CredentialSource::~CredentialSource() {
 
 CredentialSource::Look CredentialSource::look(bool for_google) {
   const MutexLock lock(mutex_);
+  if (for_google) {
+    if (!google_) google_.emplace(find_google_credentials(env_));
+    return {true, *google_};
+  }
   if (!is_known_) {
     current_ = find_credentials(env_);
     if (!current_) service_ = find_web_identity(env_);
@@ -43,7 +55,6 @@ CredentialSource::Look CredentialSource::look(bool for_google) {
     is_known_ = true;
     if (service_) current_.reset();
   }
-  if (for_google && (service_ || (current_ && is_amazons(*current_)))) return {true, {}};
   if (next_read_ns_ > 0 && env_.now_ns() >= next_read_ns_) read_again();
   if (next_read_ns_ > 0) return {};
   if (!service_) return {true, current_};
@@ -53,8 +64,11 @@ CredentialSource::Look CredentialSource::look(bool for_google) {
   const bool is_old = !current_ || (expires && now > current_->expires_ns - kRenewBefore);
   if (is_old && now >= next_exchange_ns_) begin_exchange();
   if (is_good) return {true, current_};
-  if (failure_ && env_.now_ns() < failed_ns_ + kKeepFailure) std::rethrow_exception(failure_);
-  begin_exchange();
+  const int64_t pause = may_pass_ ? int64_t(tuning_.most_backoff_s * 1e9) : kKeepFailure;
+  if (exchanging_ || !failure_ || env_.now_ns() >= failed_ns_ + pause)
+    begin_exchange();
+  else if (!may_pass_)
+    std::rethrow_exception(failure_);
   return {};
 }
 
@@ -64,16 +78,36 @@ std::optional<Credentials> CredentialSource::get(const std::string& name, bool f
     const Look found = look(for_google);
     if (found.is_there) return found.credentials;
     if (is_cancelled()) fail_cancelled(name);
-    if (env_.now_ns() >= deadline_ns)
-      fail(ErrorKind::kRun, "no credentials came in time", name, kNoCredentialsRemedy);
+    if (env_.now_ns() >= deadline_ns) fail_missing("in time", name);
     MutexLock lock(mutex_);
-    if (exchanging_ || next_read_ns_ > 0)
+    if (exchanging_ || failure_ || next_read_ns_ > 0)
       changed_.wait_until(lock, std::chrono::steady_clock::now() + kCancelLook);
   }
 }
 
-bool CredentialSource::replace(const std::optional<Credentials>& old) {
+void CredentialSource::fail_missing(const std::string& time, const std::string& name) {
+  std::exception_ptr failure;
+  {
+    const MutexLock lock(mutex_);
+    failure = failure_;
+  }
+  const auto error = as_error(failure);
+  fail(ErrorKind::kRun,
+       "no credentials came " + time +
+           (error ? "; " + error->where() + ": " + error->reason() : std::string()),
+       name, error ? error->remedy() : kNoCredentialsRemedy);
+}
+
+bool CredentialSource::replace(const std::optional<Credentials>& old, bool for_google) {
   const MutexLock lock(mutex_);
+  if (for_google) {
+    try {
+      google_.emplace(find_google_credentials(env_));
+    } catch (const Error&) {
+      // Half of a file.
+    }
+    return google_ && *google_ != old;
+  }
   if (current_ != old || !is_known_) return true;
   if (!service_) {
     if (old)
@@ -97,22 +131,33 @@ void CredentialSource::read_again() {
   if (found) current_ = std::move(found);
 }
 
-void CredentialSource::renew(const std::optional<Credentials>& old, const std::string& name) {
-  if (!replace(old)) fail_expired(old, name);
+void CredentialSource::renew(const std::optional<Credentials>& old, bool for_google,
+                             const std::string& name) {
+  if (!replace(old, for_google)) fail_expired(old, name);
+}
+
+bool CredentialSource::replace_denied(const std::optional<Credentials>& old, bool for_google,
+                                      const std::string& code) {
+  {
+    const MutexLock lock(mutex_);
+    if (!for_google && service_ && current_ == old && !is_unknown_key(code)) return false;
+  }
+  return replace(old, for_google);
 }
 
 void CredentialSource::begin_exchange() {
   if (std::exchange(exchanging_, true)) return;
-  failure_ = nullptr;  // of an earlier attempt
   if (!thread_) thread_ = std::make_unique<ThreadPool>(1, "credentials");
   thread_->submit([this] { exchange(); });
 }
 
 void CredentialSource::exchange() {
   std::optional<CredentialService> service;
+  bool passes = false;
   {
     const MutexLock lock(mutex_);
     service = service_;
+    passes = has_given_;
   }
   std::optional<Credentials> found;
   std::exception_ptr failure;
@@ -123,21 +168,31 @@ void CredentialSource::exchange() {
     if (found && found->expires_ns > 0 && found->expires_ns < unix_time_ns(env_) + kUsableUntil)
       fail(ErrorKind::kRun, "the service hands out credentials that have expired", service->origin,
            "Check this machine's clock");
+  } catch (const NoAnswer&) {
+    failure = std::current_exception();
+    passes = true;
   } catch (...) {
     failure = std::current_exception();
   }
+  if (const auto error = as_error(failure); !error)
+    warned_ = false;
+  else if (passes && !ending_ && !std::exchange(warned_, true))
+    print_warning(error->where() + ": " + error->reason() + "; trying again");
   const MutexLock lock(mutex_);
   exchanging_ = false;
   failure_ = failure;
+  may_pass_ = passes;
   failed_ns_ = env_.now_ns();
   // Also after a success: a service may hand out the old ones until shortly before they expire.
   next_exchange_ns_ = unix_time_ns(env_) + kRenewPause;
   if (!failure) {
     current_ = std::move(found);
-    if (current_)
+    if (current_) {
+      has_given_ = true;
       service_->may_be_away = false;  // that it is away later does not mean unsigned requests
-    else
+    } else {
       service_.reset();  // a machine without a role
+    }
   }
   changed_.notify_all();
 }

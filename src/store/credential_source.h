@@ -28,9 +28,9 @@ class CredentialSource {
   ~CredentialSource();
 
   // Credentials, or nullopt if there are none, so that requests are not signed. Never waits:
-  // is_there is false while a service is asked for them. Fails as find_credentials(), or with the
-  // service's failure; a call that comes a second later tries again. `for_google`: only keys that
-  // may be Google's, of the environment or a profile, without a session token.
+  // is_there is false while a service is asked for them, also again and again because it does not
+  // answer. Fails as find_credentials(), or with the service's failure; a call that comes a second
+  // later tries again. `for_google`: those of find_google_credentials().
   struct Look {
     bool is_there = false;
     std::optional<Credentials> credentials = {};
@@ -42,12 +42,20 @@ class CredentialSource {
   std::optional<Credentials> get(const std::string& name, bool for_google = false,
                                  int64_t deadline_ns = INT64_MAX);
 
+  // Fails with kRun: none have come for `name` in this time. Tells the last failure of the service.
+  [[noreturn]] void fail_missing(const std::string& time, const std::string& name)
+      TAKES_LOCK(mutex_);
+
   // A store says that `old` have expired. False if there are no others; after true, look() and
   // get() return others, perhaps later: a file may be missing, or half written, while another
   // program renews it.
-  bool replace(const std::optional<Credentials>& old) TAKES_LOCK(mutex_);
+  bool replace(const std::optional<Credentials>& old, bool for_google) TAKES_LOCK(mutex_);
   // As replace(), but fails with kRun.
-  void renew(const std::optional<Credentials>& old, const std::string& name);
+  void renew(const std::optional<Credentials>& old, bool for_google, const std::string& name);
+  // As replace() if a store denies access to `old` with this error code: their file may hold others
+  // since then. A service is asked for others only if the store does not know these.
+  bool replace_denied(const std::optional<Credentials>& old, bool for_google,
+                      const std::string& code) TAKES_LOCK(mutex_);
 
  private:
   void read_again() NEEDS_LOCK(mutex_);
@@ -64,12 +72,17 @@ class CredentialSource {
   bool is_known_ GUARDED_BY(mutex_) = false;
   std::optional<CredentialService> service_ GUARDED_BY(mutex_);  // that they come from, if any
   std::optional<Credentials> current_ GUARDED_BY(mutex_);
+  // Of find_google_credentials(); empty: not known yet.
+  std::optional<std::optional<Credentials>> google_ GUARDED_BY(mutex_);
   // When to read keys again that their file does not hold at present; 0: it does.
   int64_t next_read_ns_ GUARDED_BY(mutex_) = 0;
   int64_t next_exchange_ns_ GUARDED_BY(mutex_) = INT64_MIN;
   bool exchanging_ GUARDED_BY(mutex_) = false;
-  std::exception_ptr failure_ GUARDED_BY(mutex_);
+  bool has_given_ GUARDED_BY(mutex_) = false;      // the service has given credentials before
+  std::exception_ptr failure_ GUARDED_BY(mutex_);  // of the last exchange
+  bool may_pass_ GUARDED_BY(mutex_) = false;       // ... so that requests wait for a further one
   int64_t failed_ns_ GUARDED_BY(mutex_) = 0;
+  bool warned_ = false;                 // only for the thread
   std::unique_ptr<ThreadPool> thread_;  // last: it uses all of the above; made when needed
 };
 

@@ -13,23 +13,29 @@ namespace {
 
 using Section = std::map<std::string, std::string>;
 
+constexpr const char* kGoogleUrl = "https://storage.googleapis.com";
+
 std::string aws_file(const char* name, const std::string& usual) {
-  const std::string given = environment_value(name);
-  return given.empty() ? environment_value("HOME") + "/.aws/" + usual : given;
+  const std::string home = environment_value("HOME");
+  std::string given = environment_value(name);
+  if (given.starts_with("~/")) given.replace(0, 1, home);
+  return given.empty() ? home + "/.aws/" + usual : given;
 }
 
 std::string profile_name() {
-  const std::string given = environment_value("AWS_PROFILE");
-  return given.empty() ? "default" : given;
+  for (const char* name : {"AWS_PROFILE", "AWS_DEFAULT_PROFILE"})
+    if (std::string given = environment_value(name); !given.empty()) return given;
+  return "default";
 }
 
 // The keys, in lower case, of one section, [NAME] or [profile NAME]; empty if there is none.
-// Indented keys belong to a nested setting, such as "s3 =".
+// Indented keys belong to a nested setting, such as "s3 =": "s3.addressing_style".
 std::optional<Section> read_section(Env& env, const std::string& path, const std::string& name) {
-  if (!env.exists(path)) return std::nullopt;
+  if (path == "/dev/null" || !env.exists(path)) return std::nullopt;
   std::istringstream text(text_of_file(env, path));
   std::optional<Section> found;
   bool inside = false;
+  std::string parent;
   for (std::string line; std::getline(text, line);) {
     const bool nested = line.starts_with(' ') || line.starts_with('\t');
     line = std::string(trimmed(line));
@@ -38,11 +44,18 @@ std::optional<Section> read_section(Env& env, const std::string& path, const std
       const std::string title(trimmed(line.substr(1, line.find(']') - 1)));
       inside = title == name || title == "profile " + name;
       if (inside && !found) found.emplace();
+      parent.clear();
       continue;
     }
     const size_t equals = line.find('=');
-    if (inside && !nested && equals != std::string::npos)
-      (*found)[lower_case(trimmed(line.substr(0, equals)))] = trimmed(line.substr(equals + 1));
+    if (!inside || equals == std::string::npos) continue;
+    std::string key = lower_case(trimmed(line.substr(0, equals)));
+    const std::string value(trimmed(line.substr(equals + 1)));
+    if (nested)
+      key.insert(0, parent + ".");
+    else
+      parent = value.empty() ? key : "";
+    (*found)[key] = value;
   }
   return found;
 }
@@ -53,8 +66,108 @@ std::string value_of(const std::optional<Section>& section, const std::string& k
   return found == section->end() ? "" : found->second;
 }
 
-std::string config_value(Env& env, const std::string& key) {
-  return value_of(read_section(env, aws_file("AWS_CONFIG_FILE", "config"), profile_name()), key);
+// What both files say about a profile.
+struct Profile {
+  struct File {
+    std::string path;
+    std::optional<Section> section;
+  };
+  std::string name;
+  File files[2];  // of credentials, whose values come first, and of settings
+
+  // The file that sets a key; null if none does.
+  const File* file_with(const std::string& key) const {
+    for (const File& file : files)
+      if (!value_of(file.section, key).empty()) return &file;
+    return nullptr;
+  }
+  std::string value(const std::string& key) const {
+    const File* const file = file_with(key);
+    return file ? value_of(file->section, key) : "";
+  }
+};
+
+Profile read_profile(Env& env, const std::string& name) {
+  const auto read = [&](const char* variable, const char* usual) -> Profile::File {
+    const std::string path = aws_file(variable, usual);
+    return {path, read_section(env, path, name)};
+  };
+  return {name,
+          {read("AWS_SHARED_CREDENTIALS_FILE", "credentials"), read("AWS_CONFIG_FILE", "config")}};
+}
+
+// BEFORE_ACCESS_KEY_ID and so on; empty if they are not set.
+std::optional<Credentials> keys_of_environment(const std::string& before) {
+  const std::string id = before + "_ACCESS_KEY_ID", secret = before + "_SECRET_ACCESS_KEY",
+                    token = before + "_SESSION_TOKEN";
+  Credentials found{environment_value(id.c_str()), environment_value(secret.c_str()),
+                    environment_value(token.c_str()), id + " and " + secret, 0};
+  if (found.key.empty() != found.secret.empty())
+    fail(ErrorKind::kUsage, "only one of the two is set", found.origin, "Set both, or none");
+  if (found.key.empty()) return std::nullopt;
+  if (!found.token.empty()) found.origin = id + ", " + secret + " and " + token;
+  return found;
+}
+
+std::optional<Credentials> keys_of_profile(const Profile& profile) {
+  bool known = false;
+  for (const auto& [path, section] : profile.files) {
+    known = known || section;
+    Credentials found{
+        value_of(section, "aws_access_key_id"), value_of(section, "aws_secret_access_key"),
+        value_of(section, "aws_session_token"), "profile " + profile.name + " in " + path, 0};
+    if (found.token.empty()) found.token = value_of(section, "aws_security_token");
+    if (found.key.empty() != found.secret.empty())
+      fail(ErrorKind::kUsage, "aws_access_key_id or aws_secret_access_key is missing", found.origin,
+           "Write both, or none");
+    if (!found.key.empty()) return found;
+  }
+  if (!known && profile.name != "default")
+    fail(ErrorKind::kUsage, "there is no such profile", "AWS_PROFILE=" + profile.name,
+         "Check ~/.aws/credentials and ~/.aws/config");
+  return std::nullopt;
+}
+
+// Fails if only the AWS command line can find the keys that the profile means. Keys beside role_arn
+// are those that may assume the role, unless they have a token: then a program has written them.
+void require_no_sign_in(const Profile& profile, const std::optional<Credentials>& keys) {
+  if (keys && (!keys->token.empty() || !profile.file_with("role_arn"))) return;
+  if (profile.file_with("credential_process")) return;
+  for (const char* way : {"role_arn", "sso_session", "sso_start_url", "login_session"})
+    if (const Profile::File* const file = profile.file_with(way))
+      fail(ErrorKind::kUsage,
+           "profile " + profile.name + " signs in by " + way + ", which is not supported",
+           file->path,
+           "Add a profile with credential_process = aws configure export-credentials --profile " +
+               profile.name + ", and set AWS_PROFILE to it");
+}
+
+// Google refuses requests with other keys, also for public objects.
+bool may_be_googles(const Credentials& keys) {
+  if (find_google_endpoint() == kGoogleUrl) return keys.key.starts_with("GOOG");
+  return keys.token.empty() && !keys.key.starts_with("AKIA");
+}
+
+// "": Amazon's.
+std::string find_s3_endpoint(Env& env, const Profile& profile) {
+  const char* name = "AWS_ENDPOINT_URL_S3";
+  std::string url = environment_value(name);
+  if (url.empty()) url = environment_value(name = "AWS_ENDPOINT_URL");
+  std::string where = name;
+  if (url.empty()) {
+    where = "endpoint_url of profile " + profile.name;
+    if (const std::string services = profile.value("services"); !services.empty())
+      url = read_profile(env, "services " + services).value("s3.endpoint_url");
+    if (url.empty()) url = profile.value("endpoint_url");
+  }
+  if (url.empty()) return "";
+  while (url.ends_with('/')) url.pop_back();
+  const size_t host = url.find("://") + 3;
+  const bool is_http = url.starts_with("http://") || url.starts_with("https://");
+  if (!is_http || url.find_first_of("?#@", host) != std::string::npos)
+    fail(ErrorKind::kUsage, "the endpoint is not a URL without a user name and a query", where,
+         "Write https://HOST[:PORT], and keys into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY");
+  return url;
 }
 
 }  // namespace
@@ -65,40 +178,30 @@ std::string environment_value(const char* name) {
 }
 
 std::optional<Credentials> find_credentials(Env& env) {
-  Credentials found{
-      environment_value("AWS_ACCESS_KEY_ID"), environment_value("AWS_SECRET_ACCESS_KEY"),
-      environment_value("AWS_SESSION_TOKEN"), "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY", 0};
-  if (found.key.empty() != found.secret.empty())
-    fail(ErrorKind::kUsage, "only one of the two is set", found.origin, "Set both, or none");
-  if (!found.key.empty()) return found;
+  if (auto found = keys_of_environment("AWS")) return found;
   if (find_web_identity(env)) return std::nullopt;
-  const std::string profile = profile_name();
-  bool known = false;
-  for (const auto& [name, usual] : {std::pair("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
-                                    std::pair("AWS_CONFIG_FILE", "config")}) {
-    const std::string path = aws_file(name, usual);
-    const auto section = read_section(env, path, profile);
-    known = known || section;
-    found = {value_of(section, "aws_access_key_id"), value_of(section, "aws_secret_access_key"),
-             value_of(section, "aws_session_token"), "profile " + profile + " in " + path, 0};
-    if (found.key.empty() != found.secret.empty())
-      fail(ErrorKind::kUsage, "aws_access_key_id or aws_secret_access_key is missing", found.origin,
-           "Write both, or none");
-    if (!found.key.empty()) return found;
-  }
-  if (!known && profile != "default")
-    fail(ErrorKind::kUsage, "there is no such profile", "AWS_PROFILE=" + profile,
-         "Check ~/.aws/credentials and ~/.aws/config");
-  return std::nullopt;
+  const Profile profile = read_profile(env, profile_name());
+  auto found = keys_of_profile(profile);
+  require_no_sign_in(profile, found);
+  return found;
+}
+
+std::optional<Credentials> find_google_credentials(Env& env) {
+  if (auto found = keys_of_environment("GS")) return found;
+  auto found = keys_of_environment("AWS");
+  if (!found) found = keys_of_profile(read_profile(env, profile_name()));
+  if (found && !may_be_googles(*found)) found.reset();
+  return found;
 }
 
 std::optional<CredentialService> find_credential_process(Env& env) {
+  const Profile profile = read_profile(env, profile_name());
+  const Profile::File* const file = profile.file_with("credential_process");
+  if (!file) return std::nullopt;
   CredentialService service;
   service.kind = CredentialService::Kind::kProcess;
-  service.command = config_value(env, "credential_process");
-  if (service.command.empty()) return std::nullopt;
-  service.origin = "credential_process of profile " + profile_name() + " in " +
-                   aws_file("AWS_CONFIG_FILE", "config");
+  service.command = value_of(file->section, "credential_process");
+  service.origin = "credential_process of profile " + profile.name + " in " + file->path;
   return service;
 }
 
@@ -108,24 +211,18 @@ std::string amazon_url(const std::string& service, const std::string& region) {
 }
 
 S3Settings find_s3_settings(Env& env) {
-  const auto first_of = [&](const char* a, const char* b, const char* key) {
-    if (std::string value = environment_value(a); !value.empty()) return value;
-    if (std::string value = environment_value(b); !value.empty()) return value;
-    return config_value(env, key);
-  };
+  const Profile profile = read_profile(env, profile_name());
   S3Settings settings;
-  settings.endpoint = first_of("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "endpoint_url");
-  settings.region = first_of("AWS_REGION", "AWS_DEFAULT_REGION", "region");
+  settings.endpoint = find_s3_endpoint(env, profile);
+  settings.region = environment_value("AWS_REGION");
+  if (settings.region.empty()) settings.region = environment_value("AWS_DEFAULT_REGION");
+  if (settings.region.empty()) settings.region = profile.value("region");
   if (settings.region.empty()) settings.region = "us-east-1";
-  while (settings.endpoint.ends_with('/')) settings.endpoint.pop_back();
-  if (!settings.endpoint.empty() && !settings.endpoint.starts_with("http://") &&
-      !settings.endpoint.starts_with("https://"))
-    fail(ErrorKind::kUsage, "the endpoint is not a URL", settings.endpoint,
-         "Write AWS_ENDPOINT_URL=https://HOST[:PORT]");
-  const std::string style = environment_value("AWS_S3_ADDRESSING_STYLE");
+  std::string style = environment_value("AWS_S3_ADDRESSING_STYLE");
+  if (style.empty()) style = profile.value("s3.addressing_style");
   if (!style.empty() && style != "path" && style != "virtual" && style != "auto")
-    fail(ErrorKind::kUsage, "is neither path, virtual nor auto", "AWS_S3_ADDRESSING_STYLE=" + style,
-         "Write path, virtual or auto");
+    fail(ErrorKind::kUsage, "the addressing style is neither path, virtual nor auto", style,
+         "Write path, virtual or auto into AWS_S3_ADDRESSING_STYLE or the profile");
   settings.path_style = style == "path" || (style != "virtual" && !settings.endpoint.empty());
   return settings;
 }
@@ -136,7 +233,7 @@ std::string find_google_endpoint() {
   std::string url = environment_value(name);
   if (!url.empty() && url.find("://") == std::string::npos) url = "http://" + url;
   if (url.empty()) url = environment_value(name = "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE");
-  if (url.empty()) return "https://storage.googleapis.com";
+  if (url.empty()) return kGoogleUrl;
   while (url.ends_with('/')) url.pop_back();
   if (url.ends_with(kJsonPath)) url.resize(url.size() - kJsonPath.size());
   const size_t host = url.find("://") + 3;

@@ -19,11 +19,17 @@ struct Credentials {
   bool operator==(const Credentials&) const = default;
 };
 
-// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, else the profile (AWS_PROFILE, or
-// "default") in AWS_SHARED_CREDENTIALS_FILE (~/.aws/credentials) or AWS_CONFIG_FILE
-// (~/.aws/config). Empty if there are none, or a web identity comes first. Fails with kUsage if a
-// named profile is missing, or half a key is given.
+// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, else the profile (AWS_PROFILE,
+// AWS_DEFAULT_PROFILE or "default") in AWS_SHARED_CREDENTIALS_FILE (~/.aws/credentials) or
+// AWS_CONFIG_FILE (~/.aws/config). Empty if there are none, or a web identity comes first. Fails
+// with kUsage if a named profile is missing, half a key is given, or the profile signs in by a role
+// or single sign-on.
 std::optional<Credentials> find_credentials(Env& env);
+
+// For gs://: GS_ACCESS_KEY_ID and GS_SECRET_ACCESS_KEY, else the same keys of the environment or a
+// profile if they may be Google's. Fails with kUsage if a named profile is missing, or half a key
+// is given.
+std::optional<Credentials> find_google_credentials(Env& env);
 
 // A service of the cloud that hands out credentials that expire.
 struct CredentialService {
@@ -65,8 +71,9 @@ struct S3Settings {
 };
 
 // AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION, else endpoint_url and
-// region of the profile. AWS_S3_ADDRESSING_STYLE is path, virtual or auto: path if there is an
-// endpoint.
+// region of the profile. AWS_S3_ADDRESSING_STYLE, or addressing_style of the profile, is path,
+// virtual or auto: path if there is an endpoint. Fails with kUsage, without the URL, if the
+// endpoint is none or carries a user name.
 S3Settings find_s3_settings(Env& env);
 
 // Where gs:// is, without a slash at the end: Google's own, or STORAGE_EMULATOR_HOST, as Google's

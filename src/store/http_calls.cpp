@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <source_location>
 #include <utility>
 
 #include "base/cancel.h"
@@ -71,21 +72,29 @@ HttpReply HttpCalls::call(const HttpCall& call) {
     HttpReply reply = send(request, call.name);
     const std::string problem = passing_problem(reply, call);
     if (problem.empty()) {
-      const bool expired = call.is_signed && is_expired(error_code_of(reply));
+      const std::string code = error_code_of(reply);
+      const bool denied = request.signer && is_denied(reply.status, code);
+      if (denied && renewals < kMostRenewals &&
+          credentials_->replace_denied(request.signer, call.for_google, code)) {
+        ++renewals;
+        continue;
+      }
+      const bool expired = call.is_signed && is_expired(code);
       if (!expired) return reply;
       if (++renewals > kMostRenewals) fail_expired(request.signer, call.name);
-      credentials_->renew(request.signer, call.name);
+      credentials_->renew(request.signer, call.for_google, call.name);
       continue;
     }
     stalls += reply.stalled;
     const double delay = backoff(attempt), elapsed = double(env_.now_ns() - begin) * 1e-9,
                  left = retry_s - elapsed;
     if (delay > left)
-      fail(ErrorKind::kRun,
-           "no answer in " + decimal_text(std::max(elapsed, retry_s), 0) + " s" +
-               (call.request.timeout_s > 0 ? "" : " (data.timeout_s)") + " and " +
-               std::to_string(attempt) + " attempts; the last one: " + problem,
-           call.name, "Check the network and the store, then run it again");
+      throw NoAnswer(ErrorKind::kRun,
+                     "no answer in " + decimal_text(std::max(elapsed, retry_s), 0) + " s" +
+                         (call.request.timeout_s > 0 ? "" : " (data.timeout_s)") + " and " +
+                         std::to_string(attempt) + " attempts; the last one: " + problem,
+                     call.name, "Check the network and the store, then run it again",
+                     std::source_location::current());
     pause(std::min(std::max(delay, retry_after(reply)), left), call.name);
   }
 }
@@ -122,6 +131,7 @@ HttpReply HttpCalls::send(const HttpRequest& request, const std::string& name) {
   }
   HttpReply reply = std::move(*pending->reply);
   hide_secrets(reply, secrets_of("", request.signer));
+  if (request.signer) reply.signed_by = request.signer->origin;
   return reply;
 }
 
@@ -151,7 +161,8 @@ void require_good(const HttpCall& call, const HttpReply& reply, const std::strin
     fail(ErrorKind::kRun, status + ", a redirect, which would get the credentials", call.name,
          "Set AWS_ENDPOINT_URL and AWS_REGION to those of the bucket");
   if (is_denied(reply.status, code))
-    fail(ErrorKind::kData, status + ": access is denied", call.name, remedy_of_denial(code, doing));
+    fail(ErrorKind::kData, status + ": access is denied", call.name,
+         remedy_of_denial(code, doing, reply.signed_by));
   fail(ErrorKind::kData, status, call.name, "Check the URL, and that the bucket exists");
 }
 

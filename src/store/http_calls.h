@@ -10,12 +10,19 @@
 #include "base/mutex.h"
 #include "saturate/data/data_options.h"
 #include "saturate/data/env.h"
+#include "saturate/data/error.h"
 #include "saturate/data/random.h"
 #include "store/credential_source.h"
 #include "store/store_tuning.h"
 #include "store/transfers.h"
 
 namespace saturate {
+
+// No reply came in time; a later call may get one.
+class NoAnswer : public Error {
+ public:
+  using Error::Error;
+};
 
 struct HttpCall {
   HttpRequest request;  // without signer; may be empty: timeout_s
@@ -33,8 +40,8 @@ class HttpCalls {
             std::shared_ptr<CredentialSource> credentials);
 
   // The first reply that a further attempt would not change, whatever its status: 2xx, 4xx and so
-  // on. Renews expired credentials. Fails with kRun if none comes in time, the reply is longer than
-  // request.most, or the thread is cancelled.
+  // on. Renews expired credentials. Fails with NoAnswer if none comes in time, and with kRun if the
+  // reply is longer than request.most, or the thread is cancelled.
   HttpReply call(const HttpCall& call);
 
  private:

@@ -105,10 +105,8 @@ void RangeClient::begin_attempt(const FetchPtr& fetch) {
 void RangeClient::wait_for_credentials(const FetchPtr& fetch) {
   if (env_.now_ns() < fetch->deadline_ns)
     return transfers_.after(kLookAgain, [this, fetch] { begin_attempt(fetch); });
-  fail_fetch(
-      fetch, ErrorKind::kRun,
-      "no credentials came within data.timeout_s = " + decimal_text(options_.timeout_s, 0) + " s",
-      kNoCredentialsRemedy);
+  credentials_.fail_missing("within data.timeout_s = " + decimal_text(options_.timeout_s, 0) + " s",
+                            fetch->object->name);
 }
 
 bool RangeClient::send(const FetchPtr& fetch) {
@@ -166,6 +164,7 @@ void RangeClient::take_reply(const FetchPtr& fetch, uint64_t number, HttpReply&&
   if (found == fetch->running.end()) return;
   const double seconds = double(env_.now_ns() - found->begun_ns) / 1e9;
   fetch->signer = std::move(found->signer);
+  if (fetch->signer) reply.signed_by = fetch->signer->origin;
   fetch->running.erase(found);
   bytes_ += reply.body.size();
   const StoreObject& object = *fetch->object;
@@ -197,6 +196,14 @@ void RangeClient::take_failure(const FetchPtr& fetch, const ReplyVerdict& verdic
   fetch->stalls += reply.stalled;
   if (verdict.kind == ReplyKind::kRedirect) return follow(fetch, reply);
   if (verdict.kind == ReplyKind::kExpired) return renew(fetch, verdict.what);
+  if (verdict.kind == ReplyKind::kFinal && fetch->signer && fetch->renewals < kMostRenewals) {
+    const std::string code = error_code_of(reply);
+    if (is_denied(reply.status, code) &&
+        credentials_.replace_denied(fetch->signer, object.location.is_google, code)) {
+      ++fetch->renewals;
+      return begin_attempt(fetch);
+    }
+  }
   if (verdict.kind == ReplyKind::kFinal && !object.redirected.empty() &&
       fetch->redirects++ < kMostRedirects) {
     object.redirected.clear();  // it may have expired
@@ -240,7 +247,8 @@ void RangeClient::follow(const FetchPtr& fetch, const HttpReply& reply) {
 // Reads the credentials again: another program may have renewed the files.
 void RangeClient::renew(const FetchPtr& fetch, const std::string& what) {
   try {
-    if (++fetch->renewals <= kMostRenewals && credentials_.replace(fetch->signer))
+    if (++fetch->renewals <= kMostRenewals &&
+        credentials_.replace(fetch->signer, fetch->object->location.is_google))
       return begin_attempt(fetch);
     fail_fetch(
         fetch, ErrorKind::kRun, what + ": the credentials have expired",

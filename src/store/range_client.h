@@ -49,7 +49,7 @@ class RangeClient {
   using FetchPtr = std::shared_ptr<Fetch>;
 
   void begin_attempt(const FetchPtr& fetch);
-  // Begins the attempt a little later, unless the time is up.
+  // Begins the attempt a little later. Fails if the time is up.
   void wait_for_credentials(const FetchPtr& fetch);
   // False if the credentials are not there yet.
   bool send(const FetchPtr& fetch);

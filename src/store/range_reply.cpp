@@ -189,7 +189,7 @@ ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
   if (denied)
     return final_verdict(status + ": access is denied",
                          object.location.is_bucket
-                             ? remedy_of_denial(code, "read the object")
+                             ? remedy_of_denial(code, "read the object", reply.signed_by)
                              : "Use a URL that can be read without a password",
                          kind_at(object));
   if (reply.status == 404 || reply.status == 410)
@@ -242,11 +242,22 @@ bool is_denied(int status, const std::string& code) {
   return status == 401 || status == 403 || code == "InvalidToken";
 }
 
-std::string remedy_of_denial(const std::string& code, const std::string& doing) {
+bool is_unknown_key(const std::string& code) {
+  return code == "InvalidAccessKeyId" || code == "InvalidToken" || code == "InvalidTokenId";
+}
+
+std::string remedy_of_denial(const std::string& code, const std::string& doing,
+                             const std::string& signed_by) {
   if (code == "InvalidObjectState")
     return "Restore the object from the archive first (aws s3api restore-object)";
   if (code == "RequestTimeTooSkewed")
     return "Set this machine's clock: signatures of another time are refused";
+  if (signed_by.empty())
+    return "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (for gs:// "
+           "GS_ACCESS_KEY_ID and GS_SECRET_ACCESS_KEY): no keys were found, so that the request "
+           "was not signed";
+  if (is_unknown_key(code))
+    return "Check or renew " + signed_by + ": the store does not know the key, or not any more";
   return "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_PROFILE, and that they may " +
          doing;
 }

@@ -39,8 +39,12 @@ double retry_after(const HttpReply& reply);
 bool is_expired(const std::string& code);
 // Whether access with these credentials is denied.
 bool is_denied(int status, const std::string& code);
-// The remedy of a denied access to a bucket; `doing`: "read the object".
-std::string remedy_of_denial(const std::string& code, const std::string& doing);
+// Whether the store does not know the key or its token, which may have been deleted or expired.
+bool is_unknown_key(const std::string& code);
+// The remedy of a denied access to a bucket; `doing`: "read the object"; `signed_by`: see
+// HttpReply.
+std::string remedy_of_denial(const std::string& code, const std::string& doing,
+                             const std::string& signed_by);
 
 // Judges the reply to a GET of [offset, offset + length), which of an object that is not yet open
 // may be shorter. A good first reply opens the object.

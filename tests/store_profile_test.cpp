@@ -1,0 +1,93 @@
+// Profiles of the AWS command line: settings in both files, sign-ins that are not supported, and
+// endpoints.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "saturate/data/error.h"
+#include "store/credentials.h"
+#include "store/store_url.h"
+#include "tests/bucket_testing.h"
+
+namespace saturate {
+namespace {
+
+using testing::env;
+using testing::error_of;
+using testing::ScopedVariable;
+using testing::TempDir;
+
+class StoreProfile : public ::testing::Test {
+ protected:
+  TempDir home;
+  const std::string credentials_file = home / ".aws/credentials";
+  const std::string config_file = home / ".aws/config";
+  const testing::BucketVariables variables{home.path(), ""};
+  const ScopedVariable none[2] = {{"AWS_ACCESS_KEY_ID", nullptr},
+                                  {"AWS_SECRET_ACCESS_KEY", nullptr}};
+};
+
+TEST_F(StoreProfile, SettingsComeFromBothFilesAndTheirNestedKeys) {
+  testing::write_file(credentials_file,
+                      "[work]\naws_access_key_id = W\naws_secret_access_key = w\n"
+                      "aws_security_token = t\nregion = eu-west-1\n"
+                      "endpoint_url = http://minio:9000\ncredential_process = run me\n");
+  testing::write_file(home / "settings",
+                      "[profile work]\nregion = eu-north-1\ns3 =\n  max_queue_size = 9\n"
+                      "  addressing_style = virtual\nservices = local\n\n"
+                      "[services local]\ns3 =\n  endpoint_url = http://ceph:80\n"
+                      "sts =\n  endpoint_url = http://sts:80\n");
+  const ScopedVariable profile("AWS_DEFAULT_PROFILE", "work");
+  {
+    const ScopedVariable file("AWS_CONFIG_FILE", "~/settings");
+    const S3Settings settings = find_s3_settings(env());
+    EXPECT_EQ(settings.region, "eu-west-1");
+    EXPECT_EQ(settings.endpoint, "http://ceph:80");
+    EXPECT_FALSE(settings.path_style);
+  }
+  const ScopedVariable file("AWS_CONFIG_FILE", "/dev/null");
+  EXPECT_EQ(find_s3_settings(env()).endpoint, "http://minio:9000");
+  EXPECT_TRUE(find_s3_settings(env()).path_style);
+  EXPECT_EQ(find_credentials(env())->token, "t");
+  EXPECT_EQ(find_credential_process(env()).value().command, "run me");
+}
+
+TEST_F(StoreProfile, AProfileThatSignsInIsAnErrorThatTellsTheCommand) {
+  for (const std::string way : {"sso_session", "sso_start_url", "login_session", "role_arn"}) {
+    testing::write_file(config_file, "[default]\n" + way + " = x\n");
+    const Error error = error_of([] { find_credentials(env()); });
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(error.reason().find("signs in by " + way), std::string::npos) << error.what();
+    EXPECT_NE(error.remedy().find("aws configure export-credentials --profile default"),
+              std::string::npos);
+  }
+  const std::string keys = "[default]\naws_access_key_id = D\naws_secret_access_key = d\n";
+  testing::write_file(credentials_file, keys);
+  EXPECT_EQ(error_of([] { find_credentials(env()); }).kind(), ErrorKind::kUsage)
+      << "they may assume the role, and no more";
+  testing::write_file(credentials_file, keys + "aws_session_token = t\n");
+  EXPECT_EQ(find_credentials(env())->key, "D");
+  std::filesystem::remove(credentials_file);
+  testing::write_file(config_file, "[default]\nsso_session = x\ncredential_process = run me\n");
+  EXPECT_FALSE(find_credentials(env()));
+}
+
+TEST_F(StoreProfile, AnEndpointMayHaveAPathButNoUser) {
+  {
+    const ScopedVariable endpoint("AWS_ENDPOINT_URL", "https://x.supabase.co/storage/v1/s3/");
+    EXPECT_EQ(locate_object(env(), "s3://bucket/a").url,
+              "https://x.supabase.co/storage/v1/s3/bucket/a");
+  }
+  for (const char* bad : {"https://user:hidden0@minio", "user:hidden0@minio:9000",
+                          "https://minio/?hidden0", "https://minio#hidden0", "https://"}) {
+    const ScopedVariable endpoint("AWS_ENDPOINT_URL", bad);
+    const Error error = error_of([] { locate_object(env(), "s3://bucket/a"); });
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage) << bad;
+    EXPECT_EQ(error.where(), "AWS_ENDPOINT_URL") << bad;
+    EXPECT_EQ(std::string(error.what()).find("hidden0"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace saturate
