@@ -188,6 +188,14 @@ TEST_F(StoreDamage, ObjectsWithoutAVersionAreNamedAndNotKept) {
     EXPECT_EQ(line.find("data.cache_dir and"), std::string::npos) << line;
 }
 
+// Caches on the way mark some replies so.
+TEST_F(StoreDamage, AnETagThatIsMarkedAsWeakIsTheSame) {
+  server.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
+    if (ask.number % 2) answer.headers["ETag"] = "W/" + answer.headers["ETag"];
+  });
+  EXPECT_EQ(epochs(*open("tar", store())), epochs(*open_dataset(env(), "tar:" + (folder / "tar"))));
+}
+
 TEST_F(StoreDamage, AFolderThatCannotBeACacheIsRefused) {
   for (const std::string bad : {"s3://KEY:SECRET@bucket/x", "~/cache", "/", ".", "//"}) {
     const Error error = error_of([&] {

@@ -6,19 +6,23 @@
 TESTS is saturate_data_tests, whose StoreProgram prints each batch's samples, labels and checksums of pixels. The loader
 runs as one to three processes, each with one to four threads, until some of its batches have come and a random time has
 passed; then all are killed by SIGKILL, and the next ones, of other numbers, go on at the last batch that all had
-delivered. One request in twenty fails (bad_store.WAYS), and the keys of the bucket expire. At the end, the batches must
-be those of the local source, loaded by one process with one thread: the same samples, labels and pixels. Some share a
-cache folder, which the killed processes leave as it is; without it, only the rows of crops are requested of a shard.
-Moments are drawn from a fixed seed. FOLDER has images/, a.shard, 0.tar and 1.tar instead of those that TESTS writes.
+delivered. One request in twenty fails (bad_store.WAYS), the store is away for half a second now and then, and the keys
+of the bucket expire. At the end, the batches must be those of the local source, loaded by one process with one thread:
+the same samples, labels, and pixels or tensors. Some share a cache folder, which the killed processes leave as it is;
+without it, only the rows of crops are requested of a shard. Moments are drawn from a fixed seed. FOLDER has images/,
+a.shard, 0.tar and 1.tar instead of those that TESTS writes; arrays of 75 MB are written into it.
 """
 
 import argparse
+import contextlib
 import os
 import pathlib
 import random
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from bad_store import Store
@@ -26,6 +30,9 @@ from bad_store import Store
 EPOCHS, SAMPLES, BATCH = 2, 96, 12
 FAILURES = 0.05
 RATE = 100e6  # bytes/s: the link bounds the loading
+AWAY_EVERY_S, AWAY_S = 2, 0.5
+CONTEXT = 20_000  # tokens of a sample
+ROW = 720_000  # bytes: arrays above 64 MiB are read sample by sample
 
 
 def start(tests, environment, *words):
@@ -86,6 +93,33 @@ def make_files(tests, root):
                    stdout=subprocess.DEVNULL)
 
 
+def write_arrays(root):
+    (root / "x.bin").write_bytes(os.urandom(2 * (SAMPLES * CONTEXT + 1)))
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': ({SAMPLES}, {ROW}), }}".encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    (root / "x.npy").write_bytes(b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header +
+                                 os.urandom(SAMPLES * ROW))
+
+
+@contextlib.contextmanager
+def away_now_and_then(store):
+    ended = threading.Event()
+
+    def leave():
+        while not ended.wait(AWAY_EVERY_S):
+            store.is_away = True
+            time.sleep(AWAY_S)
+            store.is_away = False
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def compare(tests, root, scratch, case, kills, draw):
     """Loads one source as the case says. Returns the number of kills, and the store."""
     scheme, far, near, shuffle, cache = case
@@ -97,10 +131,12 @@ def compare(tests, root, scratch, case, kills, draw):
         if local.wait() != 0 or len(expected) != EPOCHS * SAMPLES // BATCH:
             raise SystemExit(f"FAILED: the local run has {len(expected)} batches")
         uri = f"{scheme}:{far.replace('HOST', store.host)}"
-        found, deaths = killed_run(
-            lambda threads, rank, world, first: start(tests, environment, uri, cache, threads, rank, world, shuffle,
-                                                      first, EPOCHS),
-            len(expected), draw, kills)
+
+        def start_loader(threads, rank, world, first):
+            return start(tests, environment, uri, cache, threads, rank, world, shuffle, first, EPOCHS)
+
+        with away_now_and_then(store):
+            found, deaths = killed_run(start_loader, len(expected), draw, kills)
         if found != expected:
             wrong = next(i for i, pair in enumerate(zip(found, expected)) if pair[0] != pair[1])
             raise SystemExit(f"FAILED: {uri}: batch {wrong} is {found[wrong]}, not {expected[wrong]}")
@@ -121,10 +157,13 @@ def main():
         root = arguments.files or pathlib.Path(scratch, "files")
         if not arguments.files:
             make_files(tests, root)
+        write_arrays(root)
         cases = [("shard", "s3://bucket/a.shard", "a.shard", 0, "-"),
                  ("shard", "http://HOST/files/a.shard", "a.shard", 0, f"{scratch}/cache"),
                  ("folder", "s3://bucket/images", "images", 1, f"{scratch}/cache"),
-                 ("tar", "http://HOST/files/{0..1}.tar", "{0..1}.tar", 0, "-")]
+                 ("tar", "http://HOST/files/{0..1}.tar", "{0..1}.tar", 0, "-"),
+                 ("tokens", f"s3://bucket/x.bin,context={CONTEXT}", f"x.bin,context={CONTEXT}", 0, "-"),
+                 ("npy", "http://HOST/files/x.npy", "x.npy", 0, f"{scratch}/cache")]
         for i, case in enumerate(cases):
             deaths, store = compare(tests, root, scratch, case, -(-left // (len(cases) - i)), draw)
             left -= deaths

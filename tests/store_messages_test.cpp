@@ -157,6 +157,28 @@ TEST_F(StoreMessages, OfThePortOfTheOtherScheme) {
          "Write https://");
 }
 
+TEST_F(StoreMessages, OfAProxyThatRefuses) {
+  const testing::ScopedVariable plain("http_proxy", server.url("").c_str());
+  const testing::ScopedVariable tls("https_proxy", server.url("").c_str());
+  for (const int status : {403, 407}) {
+    server.tamper([status](const HttpAsk&, HttpAnswer& answer) { answer = {status, {}, ""}; });
+    expect(opening("https://store.test/a"), "the proxy answered " + std::to_string(status),
+           "Check https_proxy");
+  }
+  expect(opening("http://store.test/a"), "the proxy answered 407", "Check https_proxy");
+  EXPECT_EQ(server.asks().size(), 3u) << "none is tried again";
+}
+
+// More than 256 KiB of them, and less than libcurl's own limit.
+TEST_F(StoreMessages, OfHeadersWithoutAnEnd) {
+  server.tamper([](const HttpAsk&, HttpAnswer& answer) {
+    for (int i = 1'000; i < 3'600; ++i)
+      answer.headers["x-" + std::to_string(i)] = std::string(100, 'x');
+  });
+  expect(opening(server.url("/a")), "headers without an end", "Check the server");
+  EXPECT_EQ(server.asks().size(), 1u);
+}
+
 TEST_F(StoreMessages, OfSourcesThatAreNotAsMeant) {
   const auto opened = [&](const std::string& uri) {
     return error_of([&] { open_dataset(env(), uri); });

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "store/object_store.h"
 #include "tests/store_testing.h"
@@ -103,6 +106,28 @@ TEST_F(StorePace, LateRepliesMeanTwoHundredFiftySixRequestsAtMost) {
   open();
   for (int i = 0; i < 3; ++i) read(50'000);
   expect_at_a_time(256, 100);
+}
+
+// They do not queue behind what is read ahead.
+TEST_F(StorePace, ManyReadersHaveAConnectionEach) {
+  constexpr uint64_t kReaders = 320;
+  open();
+  // Shared: the server looks at it until it ends.
+  const auto asked = std::make_shared<std::atomic<uint64_t>>(0);
+  server.tamper([asked](const HttpAsk&, HttpAnswer&) {
+    ++*asked;
+    wait_for([&] { return *asked >= kReaders; });
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<std::thread> readers;
+  for (uint64_t i = 0; i < kReaders; ++i)
+    readers.emplace_back([this, i] {
+      std::vector<std::byte> out(100);
+      store.read(object, kAhead + i * kApart, out);
+    });
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15))
+      << "before requests that stall are sent again";
 }
 
 TEST_F(StorePace, ANearServerWithSlowRepliesMeansEightAtLeast) {

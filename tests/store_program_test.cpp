@@ -16,6 +16,18 @@
 namespace saturate {
 namespace {
 
+// Covers the pixels, or all fields of tensors.
+uint32_t checksum_of_sample(const Batch& batch, size_t i) {
+  constexpr size_t kBytes = 8 * 8 * 3;
+  if (!batch.columns) return checksum_of({batch.pixels.get() + i * kBytes, kBytes});
+  uint32_t crc = 0;
+  for (const BatchColumn& column : *batch.columns) {
+    const size_t bytes = column.field.bytes();
+    crc = checksum_of({batch.pixels.get() + column.offset + i * bytes, bytes}, crc);
+  }
+  return crc;
+}
+
 // SATURATE_LOADER: "URI CACHE THREADS RANK WORLD SHUFFLE FIRST EPOCHS". Prints a line for each
 // batch from global batch FIRST on, counted over all epochs: "BATCH INDEX:LABEL:CRC ...".
 TEST(StoreProgram, PrintsItsBatches) {
@@ -38,6 +50,7 @@ TEST(StoreProgram, PrintsItsBatches) {
   options.seed = 9;
   options.shuffle = {ShuffleMode(shuffle), 4};
   options.type = PixelType::kUint8;
+  if (!dataset->tensors().empty()) options.output = BatchOutput::kTensors;
   AugmentOptions augment;
   augment.size = 8;
   augment.crop = CropKind::kRandomResized;
@@ -48,10 +61,9 @@ TEST(StoreProgram, PrintsItsBatches) {
     for (Batch batch; loader.next(batch);) {
       std::string line = "batch " + std::to_string(epoch * loader.batches() + batch.place);
       for (size_t i = 0; i < batch.count(); ++i) {
-        constexpr size_t kBytes = 8 * 8 * 3;
-        const uint32_t crc = checksum_of({batch.pixels.get() + i * kBytes, kBytes});
         line += " " + std::to_string(batch.samples[i].index) + ":" +
-                std::to_string(batch.samples[i].label) + ":" + std::to_string(crc);
+                std::to_string(batch.samples[i].label) + ":" +
+                std::to_string(checksum_of_sample(batch, i));
       }
       std::puts(line.c_str());
       std::fflush(stdout);

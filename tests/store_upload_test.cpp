@@ -106,6 +106,9 @@ TEST_F(StoreUpload, APassingFaultOfEachRequestIsTriedAgain) {
   const std::string text = noise_text(20 * kPart);
   bucket.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
     if (ask.number % 3 == 0) answer = {503, {}, "<Error><Code>SlowDown</Code></Error>"};
+    if (ask.number % 5 == 2) answer = {409, {}, "<Error><Code>OperationAborted</Code></Error>"};
+    if (ask.number % 5 == 3)
+      answer = {400, {}, "<Error><Code>XAmzContentSHA256Mismatch</Code></Error>"};
     if (ask.number % 7 == 1) answer.reset = true;
   });
   write(text);
@@ -162,33 +165,37 @@ TEST_F(StoreUpload, AnExistingObjectIsNotReplaced) {
   EXPECT_EQ(bucket.objects()["a/b c"], "old");
 }
 
-TEST_F(StoreUpload, WhatIsNotClosedLeavesNothing) {
+TEST_F(StoreUpload, PartsOfWhatIsNotClosedStayAndAreContinuedWith) {
+  const std::string text = noise_text(9 * kPart);
+  ::testing::internal::CaptureStderr();
   {
     Upload upload(make_store(), "s3://bucket/a/b c");
-    const std::string text = noise_text(5 * kPart);
     upload.append(std::as_bytes(std::span(text)));
-    EXPECT_EQ(bucket.uploads(), 1u);
   }
-  EXPECT_EQ(bucket.uploads(), 0u);
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(printed.find("--bucket bucket --key 'a/b c' --upload-id 'upload 1'"), std::string::npos)
+      << printed;
+  EXPECT_EQ(bucket.uploads(), 1u);
   EXPECT_FALSE(is_there());
+  EXPECT_LT(parts_sent(text).size(), 9u);
 }
 
-TEST_F(StoreUpload, ALastingFaultIsAnErrorThatLeavesNoParts) {
+TEST_F(StoreUpload, ALastingFaultIsAnErrorThatLeavesTheOtherParts) {
   bucket.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
     if (parameter(ask, "partNumber") == "2") answer = {503, {}, ""};
   });
   EXPECT_EQ(error_of([&] { write(noise_text(9 * kPart), 0.05); }).kind(), ErrorKind::kRun);
-  EXPECT_EQ(bucket.uploads(), 0u);
+  EXPECT_EQ(bucket.uploads(), 1u);
   EXPECT_FALSE(is_there());
   bucket.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
     if (is_part(ask)) answer.headers.erase("ETag");
   });
-  EXPECT_NE(error_of([&] { write(noise_text(9 * kPart)); }).reason().find("ETag"),
+  EXPECT_NE(error_of([&] { write(noise_text(9 * kPart, 2)); }).reason().find("ETag"),
             std::string::npos);
-  EXPECT_EQ(bucket.uploads(), 0u);
+  EXPECT_EQ(bucket.uploads(), 1u);
 }
 
-TEST_F(StoreUpload, ACancelledUploadLeavesNoParts) {
+TEST_F(StoreUpload, ACancelledUploadOfWhichNoPartArrivedLeavesNothing) {
   std::atomic<bool> asked{false};
   bucket.tamper([&](const HttpAsk& ask, HttpAnswer& answer) {
     if (!is_part(ask)) return;
@@ -362,12 +369,23 @@ TEST_F(StorePack, TensorsAreWrittenAndReadBack) {
   testing::expect_equal(*far, *images);
 }
 
-TEST_F(StorePack, AFailingSourceLeavesNothing) {
+// With parts of one byte there would be more than 10,000.
+TEST_F(StorePack, ALargerObjectHasLargerParts) {
+  pack("shard:" + (folder / "shard"));
+  StoreTuning tiny = tuning();
+  tiny.part_bytes = 1;
+  StoreEnv with_store(env(), std::make_shared<ObjectStore>(env(), StoreOptions(), tiny));
+  PackOptions options;
+  options.out = "shard:s3://bucket/a";
+  pack_dataset(with_store, *images, options);
+  EXPECT_EQ(bucket.objects()["a"], testing::read_text(folder / "shard"));
+}
+
+TEST_F(StorePack, AFailingSourceLeavesNoObject) {
   testing::write_file(folder / "images/odd/00001.jpg", "");
   std::filesystem::remove(folder / "images/odd/00003.jpg");
   error_of([&] { pack("shard:s3://bucket/out"); });
   EXPECT_TRUE(bucket.objects().empty());
-  EXPECT_EQ(bucket.uploads(), 0u);
 }
 
 }  // namespace

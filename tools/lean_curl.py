@@ -1,6 +1,6 @@
 """Builds a libcurl of HTTP and TLS only, for wheels: the system's is linked with some thirty libraries.
 
-The program loads it where the system has no libcurl 7.85 or later (src/store/curl_library.cpp). The source is the one
+The program loads it where the system has no libcurl 7.87 or later (src/store/curl_library.cpp). The source is the one
 that Debian 13 builds from, with a fixed checksum. OpenSSL and nghttp2 are the system's, and travel in the wheel.
 """
 

@@ -16,6 +16,7 @@
 #include "saturate/data/dataset.h"
 #include "saturate/data/error.h"
 #include "saturate/progress.h"
+#include "store/store_url.h"
 
 namespace saturate {
 namespace {
@@ -200,9 +201,13 @@ int pack(const PackArguments& arguments) {
   options.threads = threads_or_all(arguments.threads);
   options.on_error = arguments.skip_broken ? OnError::kSkip : OnError::kFail;
   PackReport report;
-  write_unless_stopped(env, "pack", *dataset, [&](const ProgressCallback& progress) {
-    report = pack_dataset(env, *dataset, options, progress);
-  });
+  const bool is_far = is_store_url(options.out.substr(options.out.find(':') + 1));
+  write_unless_stopped(
+      env, "pack", *dataset,
+      [&](const ProgressCallback& progress) {
+        report = pack_dataset(env, *dataset, options, progress);
+      },
+      is_far ? "keeping the parts that were uploaded" : "removing unfinished output");
   for (const auto& sample : report.skipped)
     print_warning("skipped " + sample.name + ": " + sample.reason);
   fmt::print("{}\ntrain on them with {}\n", packed_text(*dataset, options, report),

@@ -1,11 +1,13 @@
 // Packing: many threads read, shrink, re-encode, decode or segment samples; one writes them in
 // order.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <utility>
 
 #include "base/checksum.h"
 #include "base/text.h"
+#include "base/thread_pool.h"
 #include "data/export.h"
 #include "data/in_order.h"
 #include "data/ordered.h"
@@ -150,33 +152,6 @@ void require_for_tensors(const PackOptions& options, bool is_shard) {
   require(options.raw_fraction == 0, kReason, "--raw-fraction", "Remove it");
 }
 
-std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
-                                          const PackOptions& options, Abilities& stores) {
-  require(options.max_side >= 0, "negative size", "--max-side", "Give 1 or more");
-  require(options.quality >= 0 && options.quality <= 100, "quality is out of range", "--quality",
-          "Give 1 to 100");
-  require(options.raw_fraction >= 0 && options.raw_fraction <= 1, "share is out of range",
-          "--raw-fraction", "Give 0 to 1");
-  require(options.segment >= 0 && options.segment <= 64, "segment is out of range", "--segment",
-          "Give 0 to 64");
-  require(options.threads > 0, "no thread", "--threads", "Give 1 or more");
-  const auto colon = options.out.find(':');
-  if (colon == std::string::npos || colon + 1 == options.out.size() || is_store_url(options.out))
-    fail(ErrorKind::kUsage, "no format and file are named", "--out",
-         "Write shard:FILE, lmdb:FOLDER or tar:FILE; FILE may be s3://BUCKET/KEY");
-  const auto& writer = find_entry(std::span<const RegistryEntry<OpenWriter>>(kWriters),
-                                  options.out.substr(0, colon), "--out");
-  stores = {writer.make != write_tar, writer.make == write_shard};
-  require_known_scheme(options.out.substr(colon + 1), "--out");
-  if (is_store_url(options.out.substr(colon + 1)) && writer.make == write_lmdb)
-    fail(ErrorKind::kUsage, "an LMDB is not written into a store", store_name(options.out),
-         "Write shard:URL or tar:URL");
-  require(stores.raw || options.raw_fraction == 0, "a tar stores no raw pixels", "--raw-fraction",
-          "Write to shard:FILE or lmdb:FOLDER");
-  if (!dataset.tensors().empty()) require_for_tensors(options, writer.make == write_shard);
-  return writer.make(env, options.out.substr(colon + 1), dataset);
-}
-
 // Reads and converts sample `i`; sets `broken` if it is skipped.
 void prepare_sample(const Dataset& dataset, const PackOptions& options, const Abilities& stores,
                     ScratchPool<Scratch>& pool, size_t i, Packed& out) {
@@ -199,6 +174,52 @@ void prepare_sample(const Dataset& dataset, const PackOptions& options, const Ab
     if (options.on_error == OnError::kFail || error.kind() != ErrorKind::kData) throw;
     out.broken = error.reason();
   }
+}
+
+// About the bytes that all samples will take, from packing at most one in fifty of them.
+uint64_t expected_bytes(const Dataset& dataset, PackOptions options, const Abilities& stores) {
+  if (dataset.size() == 0) return 0;
+  options.on_error = OnError::kSkip;  // reported when the sample is packed
+  const size_t count = std::clamp<size_t>(dataset.size() / 50, 1, 100);
+  std::atomic<uint64_t> bytes{0};
+  ScratchPool<Scratch> pool;
+  parallel_for(count, options.threads, [&](size_t i) {
+    Packed packed;
+    prepare_sample(dataset, options, stores, pool, i * dataset.size() / count, packed);
+    if (packed.broken.empty()) bytes += packed.sample.bytes.size();
+  });
+  return bytes / count * dataset.size();
+}
+
+// REQUIRES: `env` is a StoreEnv if the output is an object.
+std::unique_ptr<SampleWriter> open_writer(Env& env, const Dataset& dataset,
+                                          const PackOptions& options, Abilities& stores) {
+  require(options.max_side >= 0, "negative size", "--max-side", "Give 1 or more");
+  require(options.quality >= 0 && options.quality <= 100, "quality is out of range", "--quality",
+          "Give 1 to 100");
+  require(options.raw_fraction >= 0 && options.raw_fraction <= 1, "share is out of range",
+          "--raw-fraction", "Give 0 to 1");
+  require(options.segment >= 0 && options.segment <= 64, "segment is out of range", "--segment",
+          "Give 0 to 64");
+  require(options.threads > 0, "no thread", "--threads", "Give 1 or more");
+  const auto colon = options.out.find(':');
+  if (colon == std::string::npos || colon + 1 == options.out.size() || is_store_url(options.out))
+    fail(ErrorKind::kUsage, "no format and file are named", "--out",
+         "Write shard:FILE, lmdb:FOLDER or tar:FILE; FILE may be s3://BUCKET/KEY");
+  const auto& writer = find_entry(std::span<const RegistryEntry<OpenWriter>>(kWriters),
+                                  options.out.substr(0, colon), "--out");
+  stores = {writer.make != write_tar, writer.make == write_shard};
+  const std::string path = options.out.substr(colon + 1);
+  require_known_scheme(path, "--out");
+  if (is_store_url(path) && writer.make == write_lmdb)
+    fail(ErrorKind::kUsage, "an LMDB is not written into a store", store_name(options.out),
+         "Write shard:URL or tar:URL");
+  require(stores.raw || options.raw_fraction == 0, "a tar stores no raw pixels", "--raw-fraction",
+          "Write to shard:FILE or lmdb:FOLDER");
+  if (!dataset.tensors().empty()) require_for_tensors(options, writer.make == write_shard);
+  if (is_store_url(path))
+    dynamic_cast<StoreEnv&>(env).expect_bytes(expected_bytes(dataset, options, stores));
+  return writer.make(env, path, dataset);
 }
 
 // Reads what was written, and compares its bytes by their checksums.

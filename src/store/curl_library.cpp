@@ -11,12 +11,12 @@ namespace saturate {
 namespace {
 
 constexpr const char *kSystems = "libcurl.so.4", *kWheels = "libsaturate_curl.so";
-constexpr unsigned kOldest = 0x075500;  // 7.85: the list of protocols as text
+constexpr unsigned kOldest = 0x075700;  // 7.87: signatures cover all headers, a session's token too
 
 [[noreturn]] void fail_curl(const std::string& what) {
   fail(
       ErrorKind::kUsage, what, kSystems,
-      "Install libcurl 7.85 or newer (Debian: apt install libcurl4), which reads http(s)://, s3:// "
+      "Install libcurl 7.87 or newer (Debian: apt install libcurl4), which reads http(s)://, s3:// "
       "and gs://");
 }
 

@@ -12,6 +12,7 @@
 #include "base/cancel.h"
 #include "base/printable.h"
 #include "saturate/data/error.h"
+#include "store/bucket_region.h"
 #include "store/range_reply.h"
 #include "store/server_text.h"
 
@@ -64,14 +65,18 @@ HttpReply HttpCalls::call(const HttpCall& call) {
   const double retry_s = call.retry_s > 0 ? std::min(call.retry_s, limit) : limit;
   const int64_t begin = env_.now_ns(), deadline = begin + int64_t(limit * 1e9);
   const int stall_s = call.request.stall_s > 0 ? call.request.stall_s : tuning_.stall_s;
-  HttpRequest request = call.request;
-  for (int attempt = 1, renewals = 0, stalls = 0;; ++attempt) {
+  for (int attempt = 1, renewals = 0, stalls = 0, moves = 0;; ++attempt) {
+    HttpRequest request = call.request;
+    move_to_region(request.url, request.region);
     if (call.is_signed) request.signer = credentials_->get(call.name, call.for_google, deadline);
     request.timeout_s = std::max(1.0, double(deadline - env_.now_ns()) * 1e-9);
     request.stall_s = stall_after(stall_s, stalls);
     HttpReply reply = send(request, call.name);
     const std::string problem = passing_problem(reply, call);
     if (problem.empty()) {
+      if (note_region(call.request.url, call.request.region, other_region(reply)) &&
+          ++moves <= kMostMoves)
+        continue;
       const std::string code = error_code_of(reply);
       const bool denied = request.signer && is_denied(reply.status, code);
       if (denied && renewals < kMostRenewals &&
@@ -150,11 +155,10 @@ std::string text_of(const HttpReply& reply) {
 void require_good(const HttpCall& call, const HttpReply& reply, const std::string& doing) {
   if (reply.status / 100 == 2) return;
   const std::string code = error_code_of(reply);
-  const std::string region = region_of(reply);
+  const std::string region = other_region(reply);
   const std::string status = "cannot " + doing + ": the server answered " +
                              std::to_string(reply.status) + (code.empty() ? "" : " " + code);
-  if ((reply.status / 100 == 3 || reply.status == 400) && !region.empty() &&
-      region != call.request.region)
+  if (!region.empty())
     fail(ErrorKind::kUsage, status + "; the bucket is in region " + region, call.name,
          "Set AWS_REGION=" + region);
   if (reply.status / 100 == 3)

@@ -9,6 +9,7 @@
 
 #include "base/printable.h"
 #include "saturate/data/error.h"
+#include "store/bucket_region.h"
 #include "store/server_text.h"
 
 namespace saturate {
@@ -39,7 +40,7 @@ struct RangeClient::Fetch {
   uint64_t offset, length;
   Done done;
   int64_t deadline_ns;
-  int attempts = 0, stalls = 0, lies = 0, redirects = 0, renewals = 0;
+  int attempts = 0, stalls = 0, lies = 0, redirects = 0, moves = 0, renewals = 0;
   struct Running {
     uint64_t number;  // of the transfer
     int64_t begun_ns;
@@ -122,6 +123,7 @@ bool RangeClient::send(const FetchPtr& fetch) {
     if (!found.is_there) return false;
     request.signer = found.credentials;
     request.region = object.location.region;
+    move_to_region(request.url, request.region);
   }
   // The number is not known before start() returns; no reply comes before the thread's next round.
   const auto number = std::make_shared<uint64_t>(0);
@@ -194,6 +196,10 @@ void RangeClient::take_failure(const FetchPtr& fetch, const ReplyVerdict& verdic
                                const HttpReply& reply) {
   StoreObject& object = *fetch->object;
   fetch->stalls += reply.stalled;
+  const StoreLocation& location = object.location;
+  if (note_region(location.url, location.region, other_region(reply)) &&
+      ++fetch->moves <= kMostMoves)
+    return begin_attempt(fetch);
   if (verdict.kind == ReplyKind::kRedirect) return follow(fetch, reply);
   if (verdict.kind == ReplyKind::kExpired) return renew(fetch, verdict.what);
   if (verdict.kind == ReplyKind::kFinal && fetch->signer && fetch->renewals < kMostRenewals) {

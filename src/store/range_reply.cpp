@@ -21,6 +21,9 @@ constexpr const char* kChanged =
 // Offsets after the end of an object, such as those of a member of a tar, must not overflow.
 constexpr uint64_t kMostObjectBytes = INT64_MAX / 2;
 
+// An upload's body was damaged on the way.
+constexpr std::string_view kBodyDamaged = "XAmzContentSHA256Mismatch";
+
 struct ContentRange {
   uint64_t first = 0, last = 0, total = 0;
 };
@@ -112,7 +115,9 @@ ReplyVerdict judge_body(const StoreObject& object, const HttpReply& reply) {
 
 // Opens an object of so many bytes, or compares its version.
 ReplyVerdict take_version(StoreObject& object, uint64_t total, const HttpReply& reply) {
-  const std::string etag = reply.header("etag"), modified = reply.header("last-modified");
+  const std::string modified = reply.header("last-modified");
+  std::string etag = reply.header("etag");
+  if (etag.starts_with("W/")) etag.erase(0, 2);  // caches mark some replies, with the same bytes
   if (!object.is_open) {
     object.size = total;
     object.etag = etag;
@@ -179,9 +184,7 @@ ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
                          "which --resume accepts too; or use s3:// or gs:// with keys",
                          kind_at(object));
   if (is_expired(code)) return {ReplyKind::kExpired, status, "", ErrorKind::kRun};
-  if (const std::string region = region_of(reply);
-      object.location.is_bucket && (reply.status / 100 == 3 || reply.status == 400) &&
-      !region.empty() && region != object.location.region)
+  if (const std::string region = other_region(reply); !region.empty())
     return final_verdict("the bucket is in region " + region, "Set AWS_REGION=" + region,
                          ErrorKind::kUsage);
   if (reply.status / 100 == 3 && !reply.redirect.empty())
@@ -202,21 +205,29 @@ ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
   return final_verdict(status, kCheckUrl, kind_at(object));
 }
 
+// The text between <NAME> and </NAME> in a body; "" if there is none.
+std::string_view element_of(const HttpReply& reply, const std::string& name) {
+  const std::string_view text(reinterpret_cast<const char*>(reply.body.data()), reply.body.size());
+  const size_t before = text.find("<" + name + ">");
+  if (before == std::string_view::npos) return "";
+  const size_t begin = before + name.size() + 2;
+  const size_t end = text.find("</" + name + ">", begin);
+  return end == std::string_view::npos ? "" : text.substr(begin, end - begin);
+}
+
 }  // namespace
 
 std::string error_code_of(const HttpReply& reply) {
-  const std::string_view text(reinterpret_cast<const char*>(reply.body.data()), reply.body.size());
-  const size_t begin = text.find("<Code>");
-  if (begin == std::string_view::npos) return "";
-  const size_t end = text.find("</Code>", begin);
-  if (end == std::string_view::npos || end - begin > 80) return "";
-  const std::string_view code = text.substr(begin + 6, end - begin - 6);
+  const std::string_view code = element_of(reply, "Code");
   const bool has_digit = std::ranges::any_of(code, [](char c) { return c >= '0' && c <= '9'; });
-  return has_digit ? "" : plain_text(code, ".", 60);
+  return has_digit && code != kBodyDamaged ? "" : plain_text(code, ".", 60);
 }
 
-std::string region_of(const HttpReply& reply) {
-  return plain_text(reply.header("x-amz-bucket-region"), "-", 30);
+std::string other_region(const HttpReply& reply) {
+  if (reply.region.empty() || (reply.status / 100 != 3 && reply.status != 400)) return "";
+  std::string named = plain_text(reply.header("x-amz-bucket-region"), "-", 30);
+  if (named.empty()) named = plain_text(element_of(reply, "Region"), "-", 30);  // as Garage's
+  return named == reply.region ? "" : named;
 }
 
 bool may_pass(int status, const std::string& code) {
@@ -224,7 +235,8 @@ bool may_pass(int status, const std::string& code) {
   return status == 408 || status == 425 || status == 429 ||
          (status >= 500 && status != kNotImplemented) || code == "SlowDown" ||
          code == "RequestTimeout" || code == "Throttling" || code == "InternalError" ||
-         code == "ServiceUnavailable" || code == "BadDigest";  // the last: damaged on the way
+         code == "ServiceUnavailable" || code == "OperationAborted" || code == "BadDigest" ||
+         code == kBodyDamaged;
 }
 
 double retry_after(const HttpReply& reply) {

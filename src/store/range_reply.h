@@ -13,7 +13,7 @@ namespace saturate {
 enum class ReplyKind {
   kGood,
   kRetry,     // the fault may pass
-  kLie,       // against the protocol; a second lie is believed
+  kLie,       // against the protocol; the last of several is believed
   kRedirect,  // to reply.redirect
   kExpired,   // the credentials have expired
   kFinal,
@@ -26,10 +26,11 @@ struct ReplyVerdict {
   ErrorKind error = ErrorKind::kRun;
 };
 
-// The text between <Code> and </Code> in S3's XML, which has letters and dots; "" if there is none.
+// The text between <Code> and </Code> in S3's XML, which has letters and dots, and digits in one
+// known case; "" if there is none.
 std::string error_code_of(const HttpReply& reply);
-// A region that a server names; "" if there is none.
-std::string region_of(const HttpReply& reply);
+// The region that a server names as the bucket's, if the request was for another one; else "".
+std::string other_region(const HttpReply& reply);
 // Whether a further attempt may succeed, as with a store that is too busy.
 bool may_pass(int status, const std::string& code);
 // Seconds that the server asks to wait, at most 60: "Retry-After: SECONDS". Its other form, a date,

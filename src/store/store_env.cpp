@@ -116,7 +116,8 @@ void StoreEnv::read_into(const std::string& path, std::vector<std::byte>& out) {
 
 std::unique_ptr<WritableFile> StoreEnv::open_writable(const std::string& path) {
   if (is_web_url(path)) fail_writing(path);
-  if (is_store_url(path)) return std::make_unique<Upload>(store_, path);
+  if (is_store_url(path))
+    return std::make_unique<Upload>(store_, path, expected_bytes_.exchange(0));
   return inner_.open_writable(path);
 }
 

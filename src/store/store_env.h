@@ -1,6 +1,8 @@
 // An Env whose paths may also be objects of stores (store_url.h).
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <set>
@@ -27,6 +29,8 @@ class StoreEnv : public Env {
   StoreEnv(Env& inner, std::shared_ptr<ObjectStore> store);
 
   const std::shared_ptr<ObjectStore>& store() const { return store_; }
+  // The next object that is opened for writing will have about so many bytes.
+  void expect_bytes(uint64_t bytes) { expected_bytes_ = bytes; }
   // The objects that were opened for reading so far.
   std::vector<ObjectVersion> opened() const TAKES_LOCK(mutex_);
 
@@ -55,6 +59,7 @@ class StoreEnv : public Env {
  private:
   Env& inner_;
   const std::shared_ptr<ObjectStore> store_;
+  std::atomic<uint64_t> expected_bytes_{0};
   mutable Mutex mutex_;
   // Names, and sizes and ETags or dates: URLs of one name may have different queries.
   std::set<std::pair<std::string, std::string>> opened_ GUARDED_BY(mutex_);

@@ -41,6 +41,13 @@ std::string encoded(std::string_view text, std::string_view plain) {
   return out;
 }
 
+// A certificate for *.HOST does not cover a bucket with dots, and names of hosts have no capitals
+// or underscores, which old buckets may have.
+bool needs_path_style(std::string_view bucket) {
+  return std::ranges::any_of(bucket,
+                             [](char c) { return c == '.' || c == '_' || (c >= 'A' && c <= 'Z'); });
+}
+
 void check_bucket(std::string_view bucket, const std::string& url) {
   const bool good = bucket.size() >= 3 && std::ranges::all_of(bucket, [](char c) {
                       return is_letter_or_digit(c) || c == '-' || c == '.' || c == '_';
@@ -150,8 +157,10 @@ BucketPlace locate_bucket(Env& env, const std::string& url) {
     return {{find_google_endpoint() + "/" + bucket + "/", true, "auto", true}, key};
   const S3Settings s3 = find_s3_settings(env);
   const std::string endpoint = s3.endpoint.empty() ? amazon_url("s3", s3.region) : s3.endpoint;
-  // A certificate for *.HOST does not cover a bucket with dots.
-  if (s3.path_style || bucket.find('.') != std::string::npos)
+  if (s3.endpoint.empty() && bucket.ends_with("--x-s3"))
+    fail_url("names a directory bucket (S3 Express), whose requests are signed in another way", url,
+             "Copy the data to a general purpose bucket");
+  if (s3.path_style || needs_path_style(bucket))
     return {{endpoint + "/" + bucket + "/", true, s3.region}, key};
   const size_t host = endpoint.find("://") + 3;
   return {{endpoint.substr(0, host) + bucket + "." + endpoint.substr(host) + "/", true, s3.region},

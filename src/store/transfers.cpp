@@ -23,10 +23,9 @@ namespace saturate {
 namespace {
 
 constexpr size_t kMostErrorText = 16 << 10;  // bytes kept of the body of an error
+constexpr size_t kMostHeaders = 256 << 10;   // bytes; libcurl before 8.3 has no limit
 constexpr int kConnectSeconds = 10;
-// CURLOPT_QUICK_EXIT of libcurl 7.87: a transfer that is cancelled does not wait for a name server.
-constexpr auto kQuickExit = CURLoption(322);
-constexpr long kMostConnections = 288;  // those of an ObjectStore, and some
+constexpr long kMostConnections = 512;  // ranges read ahead, late readers and second requests
 
 // Puts an error into a reply, with a remedy if a second attempt would meet it again.
 void set_error(HttpReply& reply, CURLcode code, const std::string& text) {
@@ -52,6 +51,14 @@ void set_error(HttpReply& reply, CURLcode code, const std::string& text) {
   }
 }
 
+// A proxy that refuses does so again. Without CONNECT its 403 cannot be told from the server's.
+void note_refusal_of_proxy(HttpReply& reply, int connect_status) {
+  const int status = reply.status == 407 ? reply.status : connect_status;
+  if (status != 407 && status != 403) return;
+  reply.error = "the proxy answered " + std::to_string(status);
+  reply.remedy = "Check https_proxy or http_proxy, with its password, and no_proxy";
+}
+
 // The file of trusted certificate authorities; "": the system's libcurl knows its own.
 std::string find_authorities(Env& env) {
   for (const char* variable : {"AWS_CA_BUNDLE", "SSL_CERT_FILE"})
@@ -72,17 +79,18 @@ std::string hash_of_body(const HttpRequest& request) {
 struct Transfer {
   CURL* easy = nullptr;
   curl_slist* headers = nullptr;
-  size_t most = 0;
+  size_t most = 0, header_bytes = 0;
   HttpReply reply;
   std::shared_ptr<const std::vector<std::byte>> body;  // of the request
   Transfers::Done done;
   std::string problem = std::string(CURL_ERROR_SIZE, '\0');
 
-  int status() const {
-    long code = 0;
-    curl_library().easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &code);
-    return int(code);
+  int number(CURLINFO info) const {
+    long value = 0;
+    curl_library().easy_getinfo(easy, info, &value);
+    return int(value);
   }
+  int status() const { return number(CURLINFO_RESPONSE_CODE); }
   ~Transfer() {
     if (easy) curl_library().easy_cleanup(easy);
     curl_library().slist_free_all(headers);
@@ -103,7 +111,14 @@ size_t take_body(char* data, size_t, size_t size, void* user) {
 }
 
 size_t take_header(char* data, size_t, size_t size, void* user) {
-  auto& headers = static_cast<Transfer*>(user)->reply.headers;
+  Transfer& transfer = *static_cast<Transfer*>(user);
+  auto& headers = transfer.reply.headers;
+  transfer.header_bytes += size;
+  if (transfer.header_bytes > kMostHeaders) {
+    transfer.reply.error = "the server sends headers without an end";
+    transfer.reply.remedy = "Check the server, or use another";
+    return 0;  // ends the transfer
+  }
   const std::string line(data, size);
   if (line.starts_with("HTTP/")) headers.clear();  // the last of several replies counts
   const size_t colon = line.find(':');
@@ -120,6 +135,7 @@ struct Transfers::State {
   Env& env;
   const int stall_s;
   const std::string authorities;
+  const std::string payer = environment_value("AWS_REQUEST_PAYER");
   const CurlLibrary& curl = curl_library();
   CURLM* const multi = curl.multi_init();
   // The thread's own:
@@ -196,13 +212,14 @@ struct Transfers::State {
       const std::unique_ptr<Transfer> transfer = std::move(running.extract(found).mapped());
       curl.multi_remove_handle(multi, easy);
       HttpReply& reply = transfer->reply;
-      reply.status = transfer->status();
+      reply.status = reply.error.empty() ? transfer->status() : 0;
       // The body of an error may be cut off.
       const bool cut = code == CURLE_WRITE_ERROR && !reply.too_long;
       if (code != CURLE_OK && !cut) {
         const std::string text = transfer->problem.c_str();
         set_error(reply, code, text.empty() ? curl.easy_strerror(code) : text);
       }
+      note_refusal_of_proxy(reply, transfer->number(CURLINFO_HTTP_CONNECTCODE));
       curl_off_t whole_us = 0, first_us = 0;
       curl.easy_getinfo(easy, CURLINFO_TOTAL_TIME_T, &whole_us);
       curl.easy_getinfo(easy, CURLINFO_STARTTRANSFER_TIME_T, &first_us);
@@ -240,7 +257,7 @@ struct Transfers::State {
     if (!authorities.empty()) set(CURLOPT_CAINFO, authorities.c_str());
     require(set(CURLOPT_PROTOCOLS_STR, "http,https"), "does not restrict its protocols");
     set(CURLOPT_NOSIGNAL, 1L);
-    set(kQuickExit, 1L);
+    set(CURLOPT_QUICK_EXIT, 1L);  // a transfer that is cancelled does not wait for a name server
     if (request.direct) set(CURLOPT_NOPROXY, "*");
     set(CURLOPT_NETRC, long(CURL_NETRC_IGNORED));
     set(CURLOPT_USERAGENT, "saturate/" SATURATE_VERSION);
@@ -265,6 +282,7 @@ struct Transfers::State {
           (request.body_hash.empty() ? hash_of_body(request) : request.body_hash));
       if (const std::string& token = request.signer->token; !token.empty())
         add("x-amz-security-token: " + token);
+      if (!payer.empty()) add("x-amz-request-payer: " + payer);
     }
     set(CURLOPT_HTTPHEADER, transfer.headers);
   }
@@ -287,6 +305,7 @@ uint64_t Transfers::start(const HttpRequest& request, Done done) {
   if (!transfer->easy) throw std::bad_alloc();
   transfer->most = request.most;
   transfer->reply.body.reserve(request.most);
+  transfer->reply.region = request.region;
   transfer->done = std::move(done);
   state_->set_up(*transfer, request);
   state_->curl.multi_add_handle(state_->multi, transfer->easy);

@@ -11,6 +11,7 @@
 #include "base/printable.h"
 #include "base/text.h"
 #include "saturate/data/error.h"
+#include "store/credentials.h"
 #include "store/md5.h"
 #include "store/range_reply.h"
 #include "store/sha256.h"
@@ -27,6 +28,14 @@ constexpr int kCompleteSeconds = 600;   // at least; the store may join many par
 constexpr int kMostCompletes = 5;
 constexpr double kLeastRate = 16 << 10;  // bytes/s of a part, which shares the link with others
 constexpr double kAbortSeconds = 15, kStoppedAbortSeconds = 2;
+
+// All parts but the last are equal, as some stores want. The object may become twice as large as
+// expected.
+uint64_t part_bytes_for(uint64_t expected_bytes, uint64_t least) {
+  constexpr uint64_t kUnit = 1 << 20, kExpectedParts = kMostParts / 2;
+  const uint64_t needed = expected_bytes / kExpectedParts;
+  return needed <= least ? least : (needed + kUnit) / kUnit * kUnit;
+}
 
 std::shared_ptr<const std::vector<std::byte>> bytes_of_text(const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text));
@@ -49,8 +58,9 @@ std::string mb_text(uint64_t bytes) {
 
 }  // namespace
 
-Upload::Upload(std::shared_ptr<ObjectStore> store, const std::string& url)
+Upload::Upload(std::shared_ptr<ObjectStore> store, const std::string& url, uint64_t expected_bytes)
     : store_(std::move(store)),
+      part_bytes_(part_bytes_for(expected_bytes, store_->tuning().part_bytes)),
       name_(store_name(url)),
       location_(locate_object(store_->env(), url)),
       place_(locate_bucket(store_->env(), url)) {
@@ -64,7 +74,28 @@ Upload::Upload(std::shared_ptr<ObjectStore> store, const std::string& url)
 Upload::~Upload() {
   ending_ = true;
   threads_.reset();
-  if (!is_closed_ && !id_.empty()) abort(id_);
+  if (is_closed_ || id_.empty()) return;
+  if (has_parts())
+    tell_what_stays();
+  else
+    abort(id_);
+}
+
+bool Upload::has_parts() {
+  const MutexLock lock(mutex_);
+  return id_ == left_.id ||
+         std::ranges::any_of(etags_, [](const std::string& etag) { return !etag.empty(); });
+}
+
+void Upload::tell_what_stays() const {
+  const size_t bucket = name_.find("://") + 3;
+  print_info(name_,
+             "the parts that were sent stay in the store, and the same command continues with "
+             "them. To remove them: aws " +
+                 (location_.is_google ? "--endpoint-url " + find_google_endpoint() + " " : "") +
+                 "s3api abort-multipart-upload --bucket " +
+                 name_.substr(bucket, name_.find('/', bucket) - bucket) + " --key " +
+                 shell_word(place_.key) + " --upload-id " + shell_word(id_));
 }
 
 HttpCall Upload::call_of(const std::string& method, const std::string& query) const {
@@ -140,7 +171,7 @@ Upload::Unfinished Upload::parts_of(const std::string& id) {
       if (path == "Part/ETag") part.etag = value;
       if (path != "Part") return;
       next = std::max(next, number);
-      if (part.size == store_->tuning().part_bytes) found.bytes += part.size;
+      if (part.size == part_bytes_) found.bytes += part.size;
       if (number <= kMostParts) found.parts[number] = std::exchange(part, {});
     });
     if (!has_more || next <= before || next > kMostParts) return found;
@@ -156,7 +187,7 @@ void Upload::find_unfinished() {
 }
 
 void Upload::append(std::span<const std::byte> bytes) {
-  const auto most = size_t(store_->tuning().part_bytes);
+  const auto most = size_t(part_bytes_);
   while (!bytes.empty()) {
     if (part_.empty()) part_.reserve(most);
     const size_t count = std::min(most - part_.size(), bytes.size());
@@ -196,8 +227,7 @@ void Upload::send_part() {
   }
   if (number > kMostParts)
     fail(ErrorKind::kRun,
-         "the object has more than 10,000 parts of " +
-             std::to_string(store_->tuning().part_bytes >> 20) + " MiB",
+         "the object has more than 10,000 parts of " + std::to_string(part_bytes_ >> 20) + " MiB",
          name_, "Write several, as of split:held,1/2,SOURCE and split:train,1/2,SOURCE");
   const Bytes bytes = std::make_shared<std::vector<std::byte>>(std::exchange(part_, {}));
   threads_->submit([this, number, bytes, cancel = cancel_test()] {

@@ -24,11 +24,12 @@ namespace saturate {
 // concurrent use.
 class Upload : public WritableFile {
  public:
-  // Fails with kUsage if the object exists. Aborts uploads of it that earlier processes left,
-  // except the one to continue: that with the most bytes in parts of the size of ours.
-  Upload(std::shared_ptr<ObjectStore> store, const std::string& url);
-  // Aborts the upload, unless close() has succeeded: no part remains. One that an earlier process
-  // left stays if no part was sent.
+  // `expected_bytes`: of the whole object, more or less; 0: unknown. Larger objects have larger
+  // parts. Fails with kUsage if the object exists. Aborts uploads of it that earlier processes
+  // left, except the one to continue: that with the most bytes in parts of the size of ours.
+  Upload(std::shared_ptr<ObjectStore> store, const std::string& url, uint64_t expected_bytes = 0);
+  // Without close() the object does not appear. Parts that the store has stay there, and a message
+  // says so.
   ~Upload() override;
   Upload(const Upload&) = delete;
   Upload& operator=(const Upload&) = delete;
@@ -52,6 +53,8 @@ class Upload : public WritableFile {
   };
 
   HttpCall call_of(const std::string& method, const std::string& query) const;
+  bool has_parts() TAKES_LOCK(mutex_);
+  void tell_what_stays() const;
   std::optional<uint64_t> size_there();
   std::vector<std::string> unfinished_ids();
   Unfinished parts_of(const std::string& id);
@@ -66,6 +69,7 @@ class Upload : public WritableFile {
   void abort(const std::string& id);
 
   const std::shared_ptr<ObjectStore> store_;
+  const uint64_t part_bytes_;
   const std::string name_;
   const StoreLocation location_;
   BucketPlace place_;
