@@ -4,6 +4,7 @@
 #include "data/inspect.h"
 #include "data/path_list.h"
 #include "data/shard_format.h"
+#include "data/sources.h"
 #include "tests/format_testing.h"
 #include "tests/shard_testing.h"
 
@@ -44,6 +45,13 @@ class ShardFile : public ::testing::Test {
   void expect_reason(const std::string& text, const std::string& part) {
     const Error error = open(text);
     EXPECT_NE(error.reason().find(part), std::string::npos) << error.what();
+  }
+  // A shard with one sample of each class.
+  std::string pack_classes(const std::string& name, const std::vector<std::string>& classes) {
+    const std::string path = dir / name;
+    pack(testing::MemoryDataset(std::vector<std::string>(classes.size(), "x"), classes),
+         "shard:" + path);
+    return path;
   }
   TempDir dir;
   Forged good;
@@ -109,6 +117,44 @@ TEST_F(ShardFile, SeveralShareTheirClasses) {
   }
   EXPECT_EQ(error_of([&] { open_dataset(env(), "shard:" + (dir / "a")); }).kind(),
             ErrorKind::kData);
+}
+
+// The zeros before a number depend on the largest of its shard.
+TEST_F(ShardFile, SeveralShareNumberedClassesByValue) {
+  const std::string small = pack_classes("small.shard", number_classes(3)),
+                    large = pack_classes("large.shard", number_classes(12));
+  for (const bool is_swapped : {false, true}) {
+    const size_t first = is_swapped ? 12 : 3;  // samples of the first shard
+    const auto both =
+        open_dataset(env(), "shard:" + (is_swapped ? large + "," + small : small + "," + large));
+    EXPECT_EQ(both->classes(), number_classes(12));
+    ASSERT_EQ(both->size(), 15u);
+    Sample sample;
+    for (size_t i = 0; i < 15; ++i) {
+      both->read(i, sample);
+      EXPECT_EQ(sample.label, int64_t(i < first ? i : i - first)) << i;
+    }
+  }
+}
+
+TEST_F(ShardFile, NumbersThatAreNamesInAnotherShardMustHaveTheSameZeros) {
+  const std::string small = pack_classes("small.shard", number_classes(3)),
+                    large = pack_classes("large.shard", number_classes(12)),
+                    names = pack_classes("names.shard", {"2", "cat"});
+  const auto same = open_dataset(env(), "shard:" + small + "," + names);
+  EXPECT_EQ(same->classes(), (std::vector<std::string>{"0", "1", "2", "cat"}));
+  Sample sample;
+  same->read(3, sample);
+  EXPECT_EQ(sample.label, 2);
+  for (const std::string& list : {large + "," + names, small + "," + large + "," + names}) {
+    const Error error = error_of([&] { open_dataset(env(), "shard:" + list); });
+    EXPECT_EQ(error.kind(), ErrorKind::kData);
+    EXPECT_NE(error.reason().find("differ only in zeros"), std::string::npos) << error.what();
+  }
+  // Folders may have any names.
+  const std::string folders = pack_classes("folders.shard", {"07", "7", "dog"});
+  EXPECT_EQ(open_dataset(env(), "shard:" + folders + "," + names)->classes(),
+            (std::vector<std::string>{"07", "2", "7", "cat", "dog"}));
 }
 
 TEST_F(ShardFile, TruncationAnywhereIsAnError) {
@@ -247,6 +293,16 @@ TEST(PathList, RangesExpandLikeBraceexpand) {
     EXPECT_EQ(joined, line.substr(tab + 1));
   }
   EXPECT_GT(cases, 4);
+}
+
+TEST(PathList, ManyPathsAreOpenedByManyThreads) {
+  const auto threads = [](size_t count, const std::string& path) {
+    return opening_threads(std::vector<std::string>(count, path));
+  };
+  EXPECT_EQ(threads(15, "a.tar"), 1);
+  EXPECT_EQ(threads(16, "a.tar"), 2);
+  EXPECT_EQ(threads(100'000, "a.tar"), 32);
+  EXPECT_EQ(threads(1, "s3://bucket/a.tar"), 128);
 }
 
 TEST(PathList, OddPathsAndRanges) {

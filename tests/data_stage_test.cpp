@@ -14,6 +14,7 @@
 #include "saturate/data/input.h"
 #include "tests/data_testing.h"
 #include "tests/fault_env.h"
+#include "tests/store_testing.h"
 
 namespace saturate {
 namespace {
@@ -108,12 +109,17 @@ TEST_F(Stage, ASampleThatCannotBeReadFailsAsInTheSource) {
   EXPECT_EQ(sample.name, dir / "s.shard:even/00002.jpg");
 }
 
+class SmallEnv : public FaultEnv {
+ public:
+  SmallEnv(Env& inner, uint64_t free) : FaultEnv(inner), free_(free) {}
+  uint64_t free_bytes(const std::string&) override { return free_; }
+
+ private:
+  const uint64_t free_;
+};
+
 TEST_F(Stage, TooLittleSpaceIsReportedBeforeCopying) {
-  class Small : public FaultEnv {
-   public:
-    using FaultEnv::FaultEnv;
-    uint64_t free_bytes(const std::string&) override { return 20'000; }
-  } small(env);
+  SmallEnv small(env, 20'000);
   const Error error = error_of([&] { stage(small, uri); });
   EXPECT_EQ(error.kind(), ErrorKind::kUsage);
   EXPECT_NE(error.remedy().find("data.stage"), std::string::npos);
@@ -140,6 +146,24 @@ TEST_F(Stage, OnTmpfsMemoryIsFreeSpaceToo) {
   });
   EXPECT_EQ(error.kind(), ErrorKind::kUsage);
   EXPECT_EQ(roomy.count({FileOp::kCreate, ""}), 0u);
+}
+
+TEST_F(Stage, TheSpaceMustHoldTheCopiesOfAllProcessesOfTheMachine) {
+  const auto source = open_dataset(env, uri);
+  uint64_t enough = 0;  // for one copy
+  for (size_t i = 0; i < source->size(); ++i) enough += source->bytes(i) + 600;
+  SmallEnv small(env, enough);
+  expect_same(*source, *stage(small, uri));
+  const testing::ScopedVariable world[] = {{"RANK", "0"},
+                                           {"WORLD_SIZE", "2"},
+                                           {"LOCAL_RANK", "0"},
+                                           {"LOCAL_WORLD_SIZE", "2"},
+                                           {"MASTER_ADDR", "127.0.0.1"},
+                                           {"MASTER_PORT", "29500"}};
+  const Error error = error_of([&] { stage(small, uri); });
+  EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  EXPECT_NE(error.reason().find("for each of 2 processes"), std::string::npos) << error.what();
+  EXPECT_TRUE(nothing_left());
 }
 
 TEST_F(Stage, NoFileIsLeftIfCopyingFailsOrIsCancelled) {

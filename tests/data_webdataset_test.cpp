@@ -82,6 +82,30 @@ TEST_F(WebDataset, ShardsInARangeShareTheirClasses) {
   EXPECT_EQ(error.where(), dir / "s-002.tar");
 }
 
+TEST_F(WebDataset, ManyArchivesThatAreListedTogetherKeepTheirOrder) {
+  constexpr int kArchives = 40;  // of five threads, which list 20 at a time
+  const auto archive = [&](int i) { return dir / ("m-" + std::to_string(100 + i) + ".tar"); };
+  const std::string uri = "tar:" + (dir / "m-{100..139}.tar");
+  for (int i = 0; i < kArchives; ++i) {
+    const std::string number = std::to_string(i);
+    write_file(archive(i), tar_of({{"a.jpg", "image " + number},
+                                   {"a.json", "{\"x\": 1, \"label\": " + number + "}"},
+                                   {"a.txt", "beside it"}}));
+  }
+  const auto dataset = open_dataset(env(), uri);
+  ASSERT_EQ(dataset->size(), size_t(kArchives));
+  EXPECT_EQ(dataset->classes().size(), size_t(kArchives));
+  Sample sample;
+  for (int i = 0; i < kArchives; ++i) {
+    dataset->read(size_t(i), sample);
+    EXPECT_EQ(sample.label, i);
+    EXPECT_EQ(sample.name, archive(i) + ":a.jpg");
+    EXPECT_EQ(testing::to_text(sample.bytes), "image " + std::to_string(i));
+  }
+  write_file(archive(31), tar_of({{"a.jpg", "1"}, {"a.cls", ""}}));
+  EXPECT_EQ(error_of([&] { open_dataset(env(), uri); }).where(), archive(31) + ":a");
+}
+
 // Its key is "", as before the first member of an archive; the images before it have other keys.
 TEST_F(WebDataset, ALabelFileWithoutAKeyBelongsToNoImageInALaterArchiveToo) {
   write_file(dir / "0.tar",

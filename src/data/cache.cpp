@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/cgroup.h"
+#include "base/local_processes.h"
 #include "base/mutex.h"
 #include "base/system_file.h"
 #include "base/thread_pool.h"
@@ -20,7 +21,6 @@
 #include "data/sources.h"
 #include "saturate/data/error.h"
 #include "saturate/data/input.h"
-#include "saturate/data/world.h"
 
 namespace saturate {
 namespace {
@@ -43,15 +43,6 @@ constexpr double kMostBytes = 1e18;
 
 uint64_t budget_of(double gb) {
   return uint64_t(std::min(gb * 1e9, kMostBytes));
-}
-
-// Processes of this machine that train together: each has such a cache.
-uint64_t local_processes() {
-  try {
-    return uint64_t(std::max(1, this_world().local_size));
-  } catch (const Error&) {
-    return 1;  // contradictory variables are reported where ranks are needed
-  }
 }
 
 struct Kept {

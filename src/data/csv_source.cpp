@@ -216,14 +216,14 @@ std::vector<TableColumn> fit_columns(std::string_view text, const std::string& p
 }
 
 // A number normalised, or the index of a category; NaN if it is missing or not known.
-float coded(const TableColumn& column, const std::string& cell, const std::string& where) {
+float coded(const TableColumn& column, const std::string& cell, const CsvTable& table) {
   if (column.is_ignored || is_missing(cell)) return std::nanf("");
   if (column.is_number) {
     const auto value = number_in(cell);
     if (!value || !std::isfinite(*value))
       fail(ErrorKind::kData,
-           "column \"" + column.name + "\" is of numbers, and the cell is \"" + cell + "\"", where,
-           "Correct it, or leave the cell empty");
+           "column \"" + column.name + "\" is of numbers, and the cell is \"" + cell + "\"",
+           table.where(), "Correct it, or leave the cell empty");
     return float(column.is_target ? *value : (*value - column.mean) / column.deviation);
   }
   const auto found = std::ranges::lower_bound(column.categories, cell, before);
@@ -250,7 +250,7 @@ class CsvSource : public IndexedSource {
     std::vector<std::string> cells;
     while (table.next(cells))
       for (size_t i = 0; i < columns_.size(); ++i)
-        cells_.push_back(coded(columns_[i], cells[i], table.where()));
+        cells_.push_back(coded(columns_[i], cells[i], table));
     if (cells_.empty()) fail(ErrorKind::kData, "the table has no rows", path_, "Give another");
     const TableColumn& target = columns_[target_];
     fields_ = {{"x", ElementType::kFloat32, {int64_t(width_)}},

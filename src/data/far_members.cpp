@@ -44,7 +44,7 @@ std::vector<FarMember> read_members(
   for (FarMember member; scanner.next(member);) {
     const SplitName split = split_name(member.name);
     const bool is_image = is_image_name(split.base);
-    if (is_image) check_far_size(member.size, store_name(path));
+    if (is_image && scanner.file().look_ahead() > 0) check_far_size(member.size, store_name(path));
     if (const auto bytes = scanner.bytes_read(member); is_image && !bytes.empty())
       keep(member.offset, bytes);
     const bool is_label = is_label_ending(split.ending) && member.type == '0';

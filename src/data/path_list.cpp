@@ -126,7 +126,9 @@ std::vector<std::string> expand_paths(Env& env, const std::string& rest, std::st
 
 int opening_threads(const std::vector<std::string>& paths) {
   constexpr int kFarThreads = 128;
-  return std::ranges::any_of(paths, is_store_url) ? kFarThreads : 1;
+  constexpr size_t kMostThreads = 32, kPathsOfThread = 8;  // of local paths
+  if (std::ranges::any_of(paths, is_store_url)) return kFarThreads;
+  return int(std::clamp(paths.size() / kPathsOfThread, size_t{1}, kMostThreads));
 }
 
 std::string take_option(std::string& rest, std::string_view key) {

@@ -19,7 +19,8 @@ std::vector<std::string> expand_paths(Env& env, const std::string& rest, std::st
 // there are none.
 std::vector<std::string> find_files(Env& env, const std::string& rest, const std::string& scheme);
 
-// Threads that open these: many if some are objects of a store, as they mostly wait; else 1.
+// Threads that open these, which mostly wait: many if some are objects of a store; else as many as
+// pay, since a local path may lie on a network's file system.
 int opening_threads(const std::vector<std::string>& paths);
 
 // Removes "KEY=VALUE" from a comma-separated list (not its first item): returns the value, or "".

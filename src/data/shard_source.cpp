@@ -1,8 +1,10 @@
 // shard:PATH[,PATH...]: the project's own format, docs/shard_format.md. A folder means all .shard
-// files in it, by name. Several shards of images share their classes; those of tensors must have
-// the same fields and classes.
+// files in it, by name. Several shards of images share their classes, by name or, if all of them
+// number theirs, by number; those of tensors must have the same fields and classes.
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/thread_pool.h"
@@ -53,6 +55,7 @@ class ShardSource : public IndexedSource {
       share_classes();
     else
       classes_ = first().classes;  // the values of the target are positions in it
+    for (Shard& shard : shards_) shard.index.classes = std::vector<std::string>();  // in classes_
     has_sequences_ = std::ranges::any_of(tensors(), &TensorField::is_sequence);
   }
 
@@ -182,16 +185,49 @@ class ShardSource : public IndexedSource {
     }
   }
 
+  // Whether number_classes() has named them: the zeros depend on the shard's largest number.
+  static bool is_numbered(const Shard& shard) {
+    return are_numbered(shard.index.classes) && std::ranges::is_sorted(shard.index.classes);
+  }
+
   // Those of all shards, sorted.
   void share_classes() {
+    if (std::ranges::all_of(shards_, is_numbered)) {
+      const auto count = [](const Shard& shard) { return shard.index.classes.size(); };
+      classes_ = std::ranges::max_element(shards_, {}, count)->index.classes;
+      return;  // a label is the number
+    }
     std::set<std::string> names;
     for (const Shard& shard : shards_)
       names.insert(shard.index.classes.begin(), shard.index.classes.end());
     classes_.assign(names.begin(), names.end());
-    for (Shard& shard : shards_)
+    if (std::ranges::any_of(shards_, is_numbered)) refuse_equal_numbers();
+    for (Shard& shard : shards_) {
+      if (shard.index.classes == classes_) continue;
       for (const std::string& name : shard.index.classes)
         shard.labels.push_back(
             uint32_t(std::lower_bound(classes_.begin(), classes_.end(), name) - classes_.begin()));
+    }
+  }
+
+  // "7" may be the number that is "07" where a shard has more classes, or another class.
+  void refuse_equal_numbers() const {
+    std::map<std::string_view, std::string_view> names;  // by their digits
+    for (const std::string& name : classes_) {
+      const std::string_view digits = digits_of(name);
+      if (digits.empty()) continue;
+      const std::string_view other = names.try_emplace(digits, name).first->second;
+      if (other == name) continue;
+      const auto holder = std::ranges::find_if(shards_, [&](const Shard& shard) {
+        return std::ranges::count(shard.index.classes, name) > 0;
+      });
+      fail(ErrorKind::kData,
+           "class \"" + name + "\" and class \"" + std::string(other) +
+               "\" of the shards differ only in zeros, and not all shards number their classes",
+           holder->path,
+           "Pack the parts again as one source (tar:A,B), or with labels that are all numbers or "
+           "all names");
+    }
   }
 
   std::vector<Shard>::const_iterator holder_of(size_t index) const {

@@ -89,6 +89,17 @@ std::vector<std::string> number_classes(size_t count) {
   return names;
 }
 
+bool are_numbered(const std::vector<std::string>& classes) {
+  for (size_t i = 0; i < classes.size(); ++i)
+    if (parsed_number<size_t>(classes[i]) != i) return false;
+  return true;
+}
+
+std::string_view digits_of(std::string_view name) {
+  if (name.empty() || name.find_first_not_of("0123456789") != name.npos) return {};
+  return name.substr(std::min(name.find_first_not_of('0'), name.size() - 1));
+}
+
 std::vector<int64_t> sort_classes(std::vector<std::string>& names) {
   const std::vector<std::string> given = names;
   std::ranges::sort(names);

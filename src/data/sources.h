@@ -109,6 +109,11 @@ std::string warning_of_outside(uint64_t count, const std::string& first);
 
 // Names for `count` classes that the data only numbers, zero-padded so that they sort numerically.
 std::vector<std::string> number_classes(size_t count);
+// Whether each class is named by its number, such as 7 or 07: a label is then the value.
+bool are_numbered(const std::vector<std::string>& classes);
+// A class's name without the zeros before it, which depend on the largest number; empty if it is
+// not a whole number.
+std::string_view digits_of(std::string_view name);
 
 // Sorts the names of classes; returns the position of each name that was given.
 std::vector<int64_t> sort_classes(std::vector<std::string>& names);

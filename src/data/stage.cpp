@@ -13,6 +13,7 @@
 
 #include "base/cancel.h"
 #include "base/files.h"
+#include "base/local_processes.h"
 #include "base/thread_pool.h"
 #include "data/atomic_file.h"
 #include "data/in_order.h"
@@ -88,11 +89,14 @@ void require_space(Env& env, const Dataset& source, const std::string& uri,
     }
   });
   const uint64_t free = room_in(env, folder);
-  if (needed <= free) return;
+  const uint64_t copies = local_processes();  // each process makes its own
+  if (needed * copies <= free) return;
   const auto megabytes = [](uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; };
   fail(ErrorKind::kUsage,
-       uri + " takes " + megabytes(needed) + ", and " + megabytes(free) + " are free", folder,
-       "Set data.stage to a folder with more space, or to none");
+       uri + " takes " + megabytes(needed) +
+           (copies > 1 ? " for each of " + std::to_string(copies) + " processes" : "") + ", and " +
+           megabytes(free) + " are free",
+       folder, "Set data.stage to a folder with more space, or to none");
 }
 
 struct Copied {

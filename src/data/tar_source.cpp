@@ -49,8 +49,9 @@ std::string_view parent_name(std::string_view path) {
 class TarSource : public IndexedSource {
  public:
   TarSource(Env& env, std::vector<std::string> paths) : paths_(std::move(paths)) {
-    if (std::ranges::any_of(paths_, is_store_url)) {
-      list_far(env);
+    const int threads = opening_threads(paths_);
+    if (threads > 1) {
+      list(env, threads);
       return;
     }
     LabelTable folders, pairs;
@@ -101,16 +102,22 @@ class TarSource : public IndexedSource {
     files_.push_back(scanner.release());
   }
 
-  // The same for archives in a store, of which many are listed at a time, since their headers are
-  // requested one after the other.
-  void list_far(Env& env) {
+  // The same for archives in a store, or many: several are listed at a time, since the headers of
+  // one are read one after the other.
+  void list(Env& env, int threads) {
     std::vector<FarArchive> archives(paths_.size());
-    parallel_for(paths_.size(), opening_threads(paths_),
-                 [&](size_t i) { archives[i] = open_far_archive(env, paths_[i]); });
+    const size_t at_once = 4 * size_t(threads);  // archives whose members are in memory
     try {
       LabelTable folders, pairs;
-      for (size_t i = 0; i < archives.size(); ++i)
-        add_far(uint32_t(i), std::exchange(archives[i].members, {}), folders, pairs);
+      for (size_t first = 0; first < archives.size(); first += at_once) {
+        const size_t end = std::min(first + at_once, archives.size());
+        in_question_ = archives.size();  // none
+        parallel_for(end - first, threads, [&](size_t i) {
+          archives[first + i] = open_far_archive(env, paths_[first + i]);
+        });
+        for (size_t i = first; i < end; ++i)
+          add_listed(uint32_t(i), std::exchange(archives[i].members, {}), folders, pairs);
+      }
       settle(folders, pairs);
     } catch (const Error&) {
       for (size_t i = 0; i < archives.size(); ++i)
@@ -123,8 +130,8 @@ class TarSource : public IndexedSource {
     }
   }
 
-  void add_far(uint32_t archive, const std::vector<FarMember>& members, LabelTable& folders,
-               LabelTable& pairs) {
+  void add_listed(uint32_t archive, const std::vector<FarMember>& members, LabelTable& folders,
+                  LabelTable& pairs) {
     paths_[archive] = store_name(paths_[archive]);
     in_question_ = archive;
     size_t next = 0;
@@ -287,7 +294,8 @@ class TarSource : public IndexedSource {
   // being read.
   std::set<std::string, std::less<>> alone_, alone_in_part_;
   uint64_t look_ahead_ = 0;
-  std::optional<size_t> in_question_;  // the archive whose labels are looked at; else all
+  // The archive whose labels are looked at; behind the last: none; else all.
+  std::optional<size_t> in_question_;
 };
 
 }  // namespace

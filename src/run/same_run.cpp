@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/printable.h"
-#include "base/text.h"
+#include "data/sources.h"
 #include "saturate/data/error.h"
 #include "saturate/data/recipe.h"
 
@@ -41,13 +41,6 @@ bool same_class(const std::string& a, const std::string& b) {
 std::string give_what_it_had(const Checkpoint& saved, const std::string& source) {
   const std::string had = parse_saved_recipe(saved.recipe_toml, source).data.source;
   return "Give the data that it had" + (had == source ? "" : ", " + had);
-}
-
-// Without the zeros before it, which depend on the largest number (see number_classes()); empty if
-// it is not a whole number.
-std::string_view digits_of(std::string_view name) {
-  if (name.empty() || name.find_first_not_of("0123456789") != name.npos) return {};
-  return name.substr(std::min(name.find_first_not_of('0'), name.size() - 1));
 }
 
 // The numbers of the model's classes, by each form of their names.
@@ -128,12 +121,6 @@ std::string changes_of(std::span<const std::string_view> keys, const Recipe& sav
 }
 
 }  // namespace
-
-bool are_numbered(const std::vector<std::string>& classes) {
-  for (size_t i = 0; i < classes.size(); ++i)
-    if (parsed_number<size_t>(classes[i]) != i) return false;
-  return true;
-}
 
 std::vector<int64_t> labels_in_model(const std::vector<std::string>& classes, const Dataset& data,
                                      const std::string& source, int64_t outputs) {

@@ -12,9 +12,6 @@
 
 namespace saturate {
 
-// Whether each class is named by its number, such as 7 or 07: a label is then the value.
-bool are_numbered(const std::vector<std::string>& classes);
-
 // The model's numbers of the classes of `data`, by their names, for LoaderOptions::labels; empty if
 // they are the same. A class may be missing. Classes that are named by their numbers may be as many
 // as the model's `outputs`, also if the training data had fewer. Fails with kData, naming `source`

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "data/elements.h"
+#include "data/sources.h"
 #include "recipe/option_row.h"
-#include "run/same_run.h"
 #include "run/setup.h"
 #include "saturate/data/error.h"
 

@@ -97,7 +97,7 @@ void ExtentCache::use(const std::string& identity) {
   const MutexLock lock(mutex_);
   const std::string folder = folder_of(identity);
   if (!in_use_.insert(folder).second) return;
-  std::erase(old_, folder);
+  old_.erase(folder);
   has_old_ = !old_.empty();
   try {
     if (env_.is_directory(folder_ + "/" + folder)) mark(folder);
@@ -267,7 +267,7 @@ bool ExtentCache::write(const std::string& identity, uint64_t offset,
 void ExtentCache::use_list(const std::string& name) {
   const MutexLock lock(mutex_);
   used_lists_.insert(name);
-  std::erase(old_lists_, name);
+  old_lists_.erase(name);
 }
 
 bool ExtentCache::keep_list(const std::string& name, std::span<const std::byte> bytes) {

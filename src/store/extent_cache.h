@@ -159,9 +159,9 @@ class ExtentCache {
   std::unordered_map<uint64_t, uint64_t> planned_ GUARDED_BY(mutex_);  // next uses, by hash
   // Ranges that were damaged, by hash: those still to be removed, and all.
   std::set<uint64_t> bad_ GUARDED_BY(mutex_), removed_ GUARDED_BY(mutex_);
-  std::set<std::string> in_use_ GUARDED_BY(mutex_);  // folders of objects
-  std::vector<std::string> old_ GUARDED_BY(mutex_);  // folders of objects that no process uses
-  std::vector<std::string> old_lists_ GUARDED_BY(mutex_);  // that this process does not use
+  std::set<std::string> in_use_ GUARDED_BY(mutex_);     // folders of objects
+  std::set<std::string> old_ GUARDED_BY(mutex_);        // folders of objects that no process uses
+  std::set<std::string> old_lists_ GUARDED_BY(mutex_);  // that this process does not use
   std::set<std::string> used_lists_ GUARDED_BY(mutex_);
   std::atomic<bool> has_old_{false};             // old_ is not empty
   std::atomic<uint64_t> seen_used_{0};           // CacheSpace::used, when last held

@@ -1,5 +1,6 @@
 // ExtentCache: what the folder holds and has room for, which processes use it, and what is evicted.
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -93,7 +94,7 @@ uint64_t ExtentCache::scan_lists() {
     if (is_unfinished_file(file)) env_.remove(list_path(file.name));
     if (!is_list_file(file)) continue;  // another program's, whose folder this may be
     bytes += room_there(list_path(file.name));
-    if (!used_lists_.contains(file.name)) old_lists_.push_back(file.name);
+    if (!used_lists_.contains(file.name)) old_lists_.insert(file.name);
   }
   return bytes;
 }
@@ -119,7 +120,7 @@ uint64_t ExtentCache::scan_object(const std::string& name) {
       env_.remove(folder_ + "/" + name + "/" + entry.name);
     if (entry_length(entry.name)) known_.emplace(entry_hash(name, entry.name), order_.end());
   }
-  if (!is_used && !is_used_there) old_.push_back(name);
+  if (!is_used && !is_used_there) old_.insert(name);
   return room_of_object(*entries);
 }
 
@@ -201,8 +202,9 @@ bool ExtentCache::make_room(CacheSpace& space, uint64_t bytes, uint64_t next_use
       if (!old_.empty()) {
         evicted = take_old(room);
       } else if (!old_lists_.empty()) {
-        const std::string path = list_path(old_lists_.back());
-        old_lists_.pop_back();
+        const auto last = std::prev(old_lists_.end());
+        const std::string path = list_path(*last);
+        old_lists_.erase(last);
         remove_counted(space, path, room_there(path));
       } else if (must_scan()) {
         scan(space);
@@ -225,8 +227,7 @@ bool ExtentCache::make_room(CacheSpace& space, uint64_t bytes, uint64_t next_use
 }
 
 std::string ExtentCache::take_old(uint64_t& room) {
-  const std::string folder = std::move(old_.back());
-  old_.pop_back();
+  const std::string folder = std::move(old_.extract(std::prev(old_.end())).value());
   const auto entries = list(folder);
   if (!entries || !is_own(*entries) || is_used_by_others(*entries)) return "";
   std::string name = std::string(kEvicted) + process_ + "." + std::to_string(counter_++);
