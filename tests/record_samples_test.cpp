@@ -127,6 +127,18 @@ TEST_F(Gallery, TheWorstMistakesOfAllBatchesComeFirst) {
   EXPECT_EQ(decoded(found["images"][0]["file"]).pixels[0], 10);
 }
 
+TEST_F(Gallery, OnlyTheListOfMistakesWaitsForTheDisk) {
+  FaultEnv files(Env::posix());
+  SampleGallery gallery(files, dir.path(), {"cat", "dog", "eel"}, halves(), 3);
+  at::Tensor logits = at::zeros({3, 3});
+  logits.select(1, 1).fill_(2);
+  gallery.see(gallery_batch(3), logits);
+  gallery.write_mistakes(40);
+  EXPECT_EQ(json_of(dir / "samples/mistakes.json")["images"].size(), 3u);
+  EXPECT_EQ(files.count({FileOp::kSync, ""}), 1u);
+  EXPECT_EQ(files.count({FileOp::kSyncDirectory, ""}), 1u);
+}
+
 TEST_F(Gallery, LargeImagesAreJpegs) {
   auto gallery = gallery_of(1);
   gallery.write_training(1, gallery_batch(1, 80));

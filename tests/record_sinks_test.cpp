@@ -3,7 +3,9 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string>
 
+#include "base/files.h"
 #include "record/metrics.h"
 #include "saturate/progress.h"
 #include "tests/data_testing.h"
@@ -121,7 +123,7 @@ TEST(MetricsFile, AResumedRunDropsRepeatedStepsAndATruncatedLine) {
     }
   }
   std::ofstream(file, std::ios::app) << "{\"kind\":\"st";
-  testing::write_file(file, records_until(testing::read_text(file), 2));
+  truncate_file(file, end_of_records(Env::posix(), file, 2));
   MetricsRecord last;
   last.kind = "end";
   last.step = 9;
@@ -131,6 +133,23 @@ TEST(MetricsFile, AResumedRunDropsRepeatedStepsAndATruncatedLine) {
   for (std::string line; std::getline(in, line);)
     steps.push_back(nlohmann::json::parse(line)["step"]);
   EXPECT_EQ(steps, (std::vector<int>{1, 2, 9}));
+}
+
+TEST(MetricsFile, IsCutWithoutReadingAllOfIt) {
+  const testing::TempDir dir;
+  const std::string file = dir / "metrics.jsonl";
+  const auto line = [](int step, const std::string& more = "") {
+    return "{\"kind\":\"step\",\"step\":" + std::to_string(step) + more + "}\n";
+  };
+  std::string kept;
+  for (int step = 1; step < 20'000; ++step) kept += line(step);
+  kept += line(20'000, ",\"note\":\"" + std::string(150'000, 'x') + "\"");
+  testing::write_file(file, kept + line(20'001) + "{\"kind\":\"end\",\"step\":20000}\n{\"kin");
+  FaultEnv files(Env::posix());
+  EXPECT_EQ(end_of_records(files, file, 20'000), kept.size());
+  EXPECT_LE(files.count({FileOp::kRead, ""}), 3u);
+  EXPECT_EQ(end_of_records(files, file, 2), line(1).size() + line(2).size());
+  EXPECT_EQ(end_of_records(files, file, 0), 0u);
 }
 
 class ProgressTest : public FakeClock {

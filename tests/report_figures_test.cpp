@@ -1,6 +1,7 @@
 // The figures of a run: from its records to what a report shows.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -31,6 +32,28 @@ TEST_F(RunFiguresTest, TimeSpansAreContiguousAndIncludeEvaluation) {
   EXPECT_EQ(now, 9);
   EXPECT_DOUBLE_EQ(evaluation, 2.5);
   EXPECT_DOUBLE_EQ(other, 1 + 1 + 0.5);  // set-up, before the second epoch, at the end
+}
+
+// Milliseconds, and minutes if each gap looks at all evaluations.
+TEST(RunFigures, OfAnyNumberOfEvaluationsTakeLittleTime) {
+  constexpr size_t kCount = 20'000;
+  RunReading run;
+  for (size_t i = 0; i < kCount; ++i) {
+    MetricsRecord record;
+    record.time_s = double(4 * i + 2);
+    record.phases.emplace().seconds[size_t(Phase::kForward)] = 2;
+    run.steps.push_back(record);
+    record.time_s += 1;
+    run.evaluations.push_back(record);
+  }
+  run.last = run.evaluations.back();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto spans = time_spans(run);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  PhaseTimes sum;
+  for (const auto& span : spans) sum.add(span.phases);
+  EXPECT_EQ(sum[Phase::kEvaluation], double(kCount));
+  EXPECT_EQ(sum[Phase::kOther], double(kCount - 1));
 }
 
 TEST_F(RunFiguresTest, EvenSpansHaveTheSameTime) {

@@ -64,13 +64,16 @@ TEST(FuzzTorchModules, NumbersBeyondAnyCounterAreSkipped) {
   EXPECT_FALSE(record->memory_peak_bytes);
 }
 
-// A resumed run removes the records that it repeats, whatever other lines there are.
+// A resumed run removes the records that it repeats, whatever other lines are among them.
 TEST(FuzzTorchModules, AResumedRunDropsInvalidLines) {
-  const std::string kept = "{\"kind\":\"step\",\"step\":2}\n";
-  EXPECT_EQ(records_until("{\"kind\":7,\"step\":\"three\"}\n[]\n" + kept +
-                              "{\"kind\":\"step\",\"step\":4}\n{\"kind\":\"end\"}\n{\"kind",
-                          3),
-            kept);
+  const testing::TempDir dir;
+  const std::string file = dir / "metrics.jsonl";
+  const std::string kept = "{\"kind\":7,\"step\":\"three\"}\n[]\n{\"kind\":\"step\",\"step\":2}\n";
+  testing::write_file(file, kept +
+                                "[]\n\n{\"kind\":7}\n{\"kind\":\"step\",\"step\":4}\n"
+                                "{\"kind\":\"end\"}\n{\"kind");
+  EXPECT_EQ(end_of_records(Env::posix(), file, 3), kept.size());
+  EXPECT_EQ(end_of_records(Env::posix(), file, 1), 0u);
 }
 
 constexpr const char* kEvil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"";

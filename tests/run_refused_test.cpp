@@ -71,7 +71,13 @@ TEST_F(RefusedResume, AProgramsRecipeThatBreaksARuleStartsNothing) {
 TEST_F(RefusedResume, ByAFileThatCannotBeWrittenChangesNothing) {
   recipe.watch.tensorboard = false;
   const auto before = folder_contents(run);
-  for (const char* name : {"metrics.jsonl", "recipe.toml", "host.json", "branches.json"})
+  FaultEnv records(Env::posix());
+  Fault refused;
+  refused.match = {FileOp::kCreate, "metrics.jsonl"};
+  records.inject(refused);
+  EXPECT_EQ(error_of([&] { Trainer(records, recipe, back_to_4()); }).exit_code(), 4);
+  EXPECT_EQ(folder_contents(run), before);
+  for (const char* name : {"recipe.toml", "host.json", "branches.json"})
     for (const FileOp op : {FileOp::kCreate, FileOp::kWrite, FileOp::kSync}) {
       SCOPED_TRACE(std::string(name) + ", operation " + std::to_string(int(op)));
       FaultEnv env(Env::posix());

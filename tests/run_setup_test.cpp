@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <chrono>
+
 #include "run/setup.h"
 #include "tests/data_testing.h"
 #include "tests/gpu_testing.h"
@@ -55,6 +57,19 @@ TEST_F(IdleGpu, IsWarnedOfOnceInAProcessWhereTheRunIsOnTheCpu) {
   EXPECT_EQ(said("cpu"), "") << "it was asked for";
   EXPECT_NE(said("auto").find("saturate: warning: this machine has a GPU"), std::string::npos);
   EXPECT_EQ(said("auto"), "") << "once";
+}
+
+TEST(GroupOptions, ARankThatWaitsForDataFailsBeforeTheOthers) {
+  Recipe recipe;
+  const auto longer_than_a_loader = [&] {
+    const std::chrono::duration<double> loader = train_loader_options(recipe).wait_limit;
+    return group_options(recipe).timeout_s > loader.count();
+  };
+  EXPECT_TRUE(longer_than_a_loader());
+  recipe.data.store.timeout_s = 3'600;
+  EXPECT_TRUE(longer_than_a_loader());
+  recipe.distributed.timeout_s = 30;
+  EXPECT_EQ(group_options(recipe).timeout_s, 30) << "it was chosen";
 }
 
 }  // namespace

@@ -1,15 +1,18 @@
-// Several processes of which one writes or reads a checkpoint for longer than the others wait for a
-// rank.
+// Several processes of which one writes or reads a checkpoint, or opens its data, for longer than
+// the others wait for a rank.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "run/checkpoint.h"
 #include "saturate/observer.h"
+#include "tests/data_testing.h"
 #include "tests/fault_env.h"
 #include "tests/reduce_testing.h"
 #include "tests/saving_testing.h"
@@ -96,6 +99,37 @@ TEST(SlowSave, TheOtherRanksWaitForEachThatReadsTheBestWeights) {
   options.observers = {std::make_shared<SlowAtTheEnd>(env)};
   train_two_ranks(recipe, options, env);
   EXPECT_TRUE(testing::same_weights(file_of(run, 6), file_of(run, 2)));
+}
+
+// As one that is copied first.
+class SlowToOpen : public testing::MemoryDataset {
+ public:
+  explicit SlowToOpen(std::chrono::seconds takes)
+      : MemoryDataset(std::vector<std::string>(50, testing::noise_jpeg(16, 16, 1))),
+        takes_(takes) {}
+  std::vector<ObjectVersion> versions() const override {
+    std::this_thread::sleep_for(takes_);
+    return {};
+  }
+
+ private:
+  const std::chrono::seconds takes_;
+};
+
+TEST(SlowStart, TheOtherRanksWaitForTheOneThatOpensItsData) {
+  const testing::TempDir dir;
+  Recipe recipe = testing::small_recipe();
+  recipe.augment.size = 16;
+  recipe.distributed.timeout_s = 2;
+  testing::run_ranks(
+      2,
+      [&](Group& group) {
+        TrainerOptions own = testing::quiet_options(dir / "run");
+        own.group = std::shared_ptr<Group>(&group, [](Group*) {});
+        own.dataset = std::make_shared<SlowToOpen>(std::chrono::seconds(group.rank() == 1 ? 5 : 0));
+        EXPECT_EQ(testing::run_once(recipe, own).steps, 4);
+      },
+      recipe.distributed);
 }
 
 }  // namespace

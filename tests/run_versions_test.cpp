@@ -6,6 +6,7 @@
 #include "run/checkpoint.h"
 #include "run/same_run.h"
 #include "tests/data_testing.h"
+#include "tests/reduce_testing.h"
 #include "tests/trainer_testing.h"
 
 namespace saturate {
@@ -75,6 +76,25 @@ TEST(RunVersions, RanksHaveOpenedTheSameObjects) {
   EXPECT_EQ(error.kind(), ErrorKind::kUsage);
   EXPECT_EQ(error.where(), "s3://b/a b");
   EXPECT_NE(error.reason().find("ranks 0 and 2"), std::string::npos) << error.what();
+}
+
+TEST(RunVersions, RanksCompareTheirObjectsBeforeTheFirstStep) {
+  const TempDir folder;
+  Recipe recipe = small_recipe();
+  recipe.augment.size = 16;
+  const auto train = [&](const std::string& second) {
+    testing::run_ranks(2, [&](Group& group) {
+      TrainerOptions own = testing::quiet_options(folder / "run");
+      own.group = std::shared_ptr<Group>(&group, [](Group*) {});
+      own.dataset = std::make_shared<StoredImages>(
+          std::vector<ObjectVersion>{{"s3://b/0.shard", group.rank() == 0 ? "aa" : second}});
+      EXPECT_EQ(Trainer(Env::posix(), recipe, own).run().steps, 4);
+    });
+  };
+  train("aa");
+  const Error error = error_of([&] { train("bb"); });
+  EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  EXPECT_EQ(error.where(), "s3://b/0.shard");
 }
 
 }  // namespace

@@ -11,7 +11,9 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -99,6 +101,29 @@ TEST_F(StoreSharedCache, ALockWhoseFileIsAnotherOneEachTimeIsAnError) {
   EXPECT_EQ(error.kind(), ErrorKind::kRun);
   EXPECT_NE(error.reason().find("other processes keep replacing it"), std::string::npos)
       << error.what();
+}
+
+// Its clock's seconds pass while the lock is waited for; its holder counts for 100 of them.
+class CountingEnv : public FaultEnv {
+ public:
+  explicit CountingEnv(const std::string& folder) : FaultEnv(env()) {
+    held.emplace(env(), folder);
+    use_fake_clock();
+  }
+  void sleep_ns(int64_t) override {
+    FaultEnv::sleep_ns(1'000'000'000);
+    if (now_ns() >= 100'000'000'000)
+      held.reset();
+    else if (held)
+      held->note_progress();
+  }
+  std::optional<CacheSpace> held;
+};
+
+TEST_F(StoreSharedCache, ALockWhoseHolderMakesProgressIsWaitedFor) {
+  CountingEnv files(folder / "cache");
+  const CacheSpace space(files, folder / "cache");
+  EXPECT_FALSE(files.held);
 }
 
 TEST_F(StoreSharedCache, NeverExceedsItsBudget) {
@@ -289,7 +314,7 @@ TEST_F(StoreSharedCache, ASmallerBudgetIsKeptFromTheStart) {
   EXPECT_EQ(count(), 9u);
 }
 
-// Does something just before a folder is removed.
+// Does something just before a folder is removed, or after so many lists of folders.
 class MeanwhileEnv : public FaultEnv {
  public:
   MeanwhileEnv() : FaultEnv(env()) {}
@@ -297,7 +322,12 @@ class MeanwhileEnv : public FaultEnv {
     if (meanwhile) std::exchange(meanwhile, nullptr)();
     FaultEnv::remove_tree(path);
   }
-  std::function<void()> meanwhile;
+  std::vector<FileInfo> list(const std::string& path) override {
+    if (while_listing && lists-- == 0) std::exchange(while_listing, nullptr)();
+    return FaultEnv::list(path);
+  }
+  std::function<void()> meanwhile, while_listing;
+  int lists = 0;
 };
 
 TEST_F(StoreSharedCache, AnObjectThatIsUsedWhileItIsEvictedStays) {
@@ -319,6 +349,39 @@ TEST_F(StoreSharedCache, AnObjectThatIsUsedWhileItIsEvictedStays) {
   EXPECT_TRUE(has(*other, "a", 1));
   EXPECT_TRUE(has(*one, "b", 0));
   EXPECT_EQ(count(".user-"), 2u);
+}
+
+TEST_F(StoreSharedCache, OtherThreadsUseItWhileItIsCounted) {
+  {
+    const auto ended = cache_of(5, env(), 3);
+    for (const std::string object : {"b", "c"}) {
+      ended->use(object);
+      for (uint64_t i = 0; i < 2; ++i) write(*ended, object, i);
+    }
+  }
+  MeanwhileEnv files;
+  const auto cache = cache_of(5, files, 3);
+  cache->use("a");
+  { const CacheSpace unknown(env(), folder / "cache"); }  // as of a process that was killed
+  std::future<void> used;
+  bool is_in_time = false;
+  files.lists = 2;  // of the folder and of one object
+  files.while_listing = [&] {
+    used = std::async(std::launch::async, [&] {
+      for (const std::string object : {"b", "c"}) cache->use(object);
+      EXPECT_TRUE(cache->plan("b", 0, kLength, 1));
+      EXPECT_TRUE(has(*cache, "b", 0));
+    });
+    is_in_time = used.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  };
+  write(*cache, "a", 0);
+  EXPECT_TRUE(is_in_time);
+  ASSERT_TRUE(used.valid()) << "nothing was counted";
+  used.get();
+  write(*cache, "a", 1);
+  for (const std::string object : {"b", "c"})
+    for (uint64_t i = 0; i < 2; ++i) EXPECT_TRUE(has(*cache, object, i)) << "it is in use by now";
+  EXPECT_FALSE(has(*cache, "a", 1));
 }
 
 }  // namespace

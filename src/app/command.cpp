@@ -150,7 +150,7 @@ std::shared_ptr<Group> join_group(const Recipe& recipe) {
   silence_libtorch();
   bind_process(world, recipe.train.device != "cpu",
                recipe.distributed.backend == CollectiveBackend::kGloo);
-  return std::make_shared<Group>(world, recipe.distributed, resolve_device(recipe.train.device));
+  return std::make_shared<Group>(world, group_options(recipe), resolve_device(recipe.train.device));
 }
 
 std::string recipe_lines(const Recipe& recipe, const std::vector<std::string>& settings) {

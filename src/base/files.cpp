@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <system_error>
 
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
@@ -98,15 +99,19 @@ void write_in_place(Env& env, const std::string& path,
 // a special path are written in place by commit().
 class NewContents {
  public:
-  NewContents(Env& env, const std::string& path, std::span<const std::span<const std::byte>> pieces)
-      : env_(env), path_(resolved(path)), pieces_(pieces.begin(), pieces.end()) {
+  NewContents(Env& env, const std::string& path, std::span<const std::span<const std::byte>> pieces,
+              bool is_synced = true)
+      : env_(env),
+        path_(resolved(path)),
+        pieces_(pieces.begin(), pieces.end()),
+        is_synced_(is_synced) {
     if (is_special(path_)) return;
     temporary_ = path_ + ".tmp-" + std::to_string(::getpid());
     try {
       const auto file = env_.open_writable(temporary_);
-      file->bypass_cache();
+      if (is_synced_) file->bypass_cache();
       for (const auto& piece : pieces_) file->append(piece);
-      file->sync();
+      if (is_synced_) file->sync();
       file->close();
     } catch (...) {
       discard(env_, temporary_);
@@ -123,13 +128,14 @@ class NewContents {
     if (temporary_.empty()) return write_in_place(env_, path_, pieces_);
     env_.rename(temporary_, path_);
     temporary_.clear();
-    env_.sync_directory(parent_folder(path_));
+    if (is_synced_) env_.sync_directory(parent_folder(path_));
   }
 
  private:
   Env& env_;
   const std::string path_;
   const std::vector<std::span<const std::byte>> pieces_;
+  const bool is_synced_;
   std::string temporary_;  // empty: none, or renamed
 };
 
@@ -138,6 +144,18 @@ class NewContents {
 void write_atomically(Env& env, const std::string& path,
                       std::span<const std::span<const std::byte>> pieces) {
   NewContents(env, path, pieces).commit();
+}
+
+void write_unsynced(Env& env, const std::string& path, std::span<const std::byte> bytes) {
+  NewContents(env, path, {&bytes, 1}, /*is_synced=*/false).commit();
+}
+
+void truncate_file(const std::string& path, uint64_t size) {
+  std::error_code error;
+  fs::resize_file(path, size, error);
+  if (error)
+    fail(ErrorKind::kRun, "cannot shorten the file: " + error.message(), path,
+         "Check its permissions and the disk");
 }
 
 void require_writable(Env& env, const std::string& path) {

@@ -1,7 +1,9 @@
 // Paths and locks of files.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +54,13 @@ void require_writable(Env& env, const std::string& path);
 
 // As write_atomically() of each, in this order, but replaces none unless all could be written.
 void replace_together(Env& env, const std::vector<TextFile>& files);
+
+// As write_atomically(), but does not wait until the bytes have reached the disk: if the system
+// crashes soon, the file may be empty.
+void write_unsynced(Env& env, const std::string& path, std::span<const std::byte> bytes);
+
+// Cuts a file to its first `size` bytes.
+void truncate_file(const std::string& path, uint64_t size);
 
 // Whether any process holds Env::lock() of this file. Writes nothing and needs only read access; a
 // file that is missing or unreadable counts as free. A process that locks the file at this moment

@@ -1,7 +1,7 @@
 #include "record/metrics.h"
 
+#include <algorithm>
 #include <span>
-#include <sstream>
 
 #include "record/json_fields.h"
 
@@ -125,15 +125,28 @@ std::optional<MetricsRecord> from_json_line(const std::string& line) {
   return record;
 }
 
-std::string records_until(const std::string& text, int64_t last_step) {
-  std::istringstream in(text);
-  std::string kept, line;
-  while (std::getline(in, line)) {
-    if (in.eof()) break;  // no newline: truncated by a crash
-    const auto record = from_json_line(line);
-    if (record && record->step <= last_step && record->kind != "end") kept += line + "\n";
+uint64_t end_of_records(Env& env, const std::string& path, int64_t last_step) {
+  constexpr uint64_t kBlock = 1 << 16;
+  const auto file = env.open_readable(path);
+  uint64_t begin = file->size();
+  std::string tail;  // from `begin` to the end of the last line that may stay
+  while (true) {
+    size_t end = tail.rfind('\n');
+    while (end != std::string::npos) {
+      const size_t before = end == 0 ? std::string::npos : tail.rfind('\n', end - 1);
+      if (before == std::string::npos && begin > 0) break;  // the line begins earlier
+      const size_t first = before + 1;
+      const auto record = from_json_line(tail.substr(first, end - first));
+      if (record && record->step <= last_step && record->kind != "end") return begin + end + 1;
+      end = before;
+    }
+    if (begin == 0) return 0;
+    tail.resize(end + 1);  // without a newline nothing: a crash has truncated the last line
+    std::string block(std::min(begin, std::max<uint64_t>(kBlock, tail.size())), '\0');
+    begin -= block.size();
+    file->read_at(begin, std::as_writable_bytes(std::span(block)));
+    tail.insert(0, block);
   }
-  return kept;
 }
 
 void MetricsWriter::write(const MetricsRecord& record) {

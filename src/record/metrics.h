@@ -39,9 +39,9 @@ std::string to_json_line(const MetricsRecord& record);
 // unknown to this version counts as kOther. Without MetricsRecord::scalars.
 std::optional<MetricsRecord> from_json_line(const std::string& line);
 
-// The complete lines of a metrics.jsonl for steps up to `last_step`, without the end's: a run that
-// resumes from there repeats the others.
-std::string records_until(const std::string& text, int64_t last_step);
+// The bytes of a metrics.jsonl up to the last record for a step up to `last_step`, without the
+// end's: a run that resumes from there repeats what follows. Reads the file from its end.
+uint64_t end_of_records(Env& env, const std::string& path, int64_t last_step);
 
 // Appends records to a file, each written to the system at once. Not for concurrent use.
 class MetricsWriter : public Observer {

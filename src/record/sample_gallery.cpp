@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/files.h"
 #include "record/json_fields.h"
 #include "task/cross_entropy.h"
 
@@ -65,7 +66,7 @@ std::string SampleGallery::write_image(const std::string& kind, size_t number, c
                                        std::span<const std::byte> bytes) const {
   const std::string name =
       fmt::format("{}-{:03}.{}", kind, number, is_small(image) ? "png" : "jpg");
-  write_atomically(env_, folder_ + "/" + name, {&bytes, 1});
+  write_unsynced(env_, folder_ + "/" + name, bytes);  // training waits meanwhile
   return name;
 }
 

@@ -21,8 +21,11 @@ std::vector<OptionRow> distributed_rows() {
       number(SATURATE_OPTION(distributed.bucket_mb), {0.001, 1 << 20}, "MiB",
              "Size of the gradient buckets, each all-reduced as soon as backward has filled it; "
              "the first is at most 1 MiB."),
-      number(SATURATE_OPTION(distributed.timeout_s), {1, 86400}, "seconds",
-             "Longest wait for another process before the run fails."),
+      number(
+          SATURATE_OPTION(distributed.timeout_s), {1, 86400}, "seconds",
+          "Longest wait for another process before the run fails. If it is 300, processes wait a "
+          "minute longer than a loader does for data: 11 minutes, or data.timeout_s and 2 "
+          "minutes if that is longer."),
       one_word("distributed.compress",
                {Word("none").sets(compress, Compress::kNone),
                 Word("bf16").sets(compress, Compress::kBf16),

@@ -209,7 +209,9 @@ void Group::guard(const char* doing, const std::function<void()>& body) {
          "Read that process's error");
   fail(ErrorKind::kRun,
        fmt::format("another process ended or did not respond in time while {}: {}", doing, reason),
-       name(), "Find the rank that failed first; resume with --resume=auto");
+       name(),
+       "Find the rank that failed first; if none did, raise distributed.timeout_s; resume with "
+       "--resume=auto");
 }
 
 void Group::broadcast(const std::vector<at::Tensor>& tensors) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <span>
 
 #include "record/telemetry_mean.h"
@@ -15,13 +16,13 @@ TimeSpan span_of(double begin_s, double end_s, Phase phase) {
   return span;
 }
 
-// Fills the gap between two "step" records.
-void fill(std::vector<TimeSpan>& spans, double begin_s, double end_s, const RunReading& run) {
+// Fills the gap between two "step" records. `evaluations`: the times at their ends, sorted.
+void fill(std::vector<TimeSpan>& spans, double begin_s, double end_s,
+          const std::vector<double>& evaluations) {
   if (end_s <= begin_s) return;
-  double evaluated_s = begin_s;
-  for (const auto& record : run.evaluations)
-    if (record.time_s > begin_s && record.time_s <= end_s)
-      evaluated_s = std::max(evaluated_s, record.time_s);
+  const auto later = std::ranges::upper_bound(evaluations, end_s);
+  const double evaluated_s =
+      later == evaluations.begin() ? begin_s : std::max(begin_s, *std::prev(later));
   if (evaluated_s > begin_s) spans.push_back(span_of(begin_s, evaluated_s, Phase::kEvaluation));
   if (end_s > evaluated_s) spans.push_back(span_of(evaluated_s, end_s, Phase::kOther));
 }
@@ -176,16 +177,20 @@ RunFigures figures_of(const RunReading& run) {
 
 std::vector<TimeSpan> time_spans(const RunReading& run) {
   std::vector<TimeSpan> spans;
+  std::vector<double> evaluations;
+  evaluations.reserve(run.evaluations.size());
+  for (const auto& record : run.evaluations) evaluations.push_back(record.time_s);
+  std::ranges::sort(evaluations);
   double now_s = 0;
   for (const auto& record : run.steps) {
     if (!record.phases || record.time_s <= now_s) continue;
     const double begin_s = std::max(now_s, record.time_s - record.phases->total());
     if (spans.empty() && lacks_earlier_steps(record)) now_s = begin_s;
-    fill(spans, now_s, begin_s, run);
+    fill(spans, now_s, begin_s, evaluations);
     spans.push_back({begin_s, record.time_s, *record.phases});
     now_s = record.time_s;
   }
-  if (!spans.empty() && run.last) fill(spans, now_s, run.last->time_s, run);
+  if (!spans.empty() && run.last) fill(spans, now_s, run.last->time_s, evaluations);
   return spans;
 }
 

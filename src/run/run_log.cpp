@@ -53,11 +53,12 @@ RunLog::RunLog(Env& env, const Recipe& recipe, const Plan& plan, Ledger& ledger,
 
 void RunLog::begin(std::vector<TextFile> files) {
   if (!records_path_.empty()) {
-    if (env_.exists(records_path_))
-      // Last: if the run is killed before this file is replaced, its next resume cuts it.
-      files.push_back(
-          {records_path_, records_until(text_of_file(env_, records_path_), begin_step_)});
+    const bool has_records = env_.exists(records_path_);
+    const uint64_t kept = has_records ? end_of_records(env_, records_path_, begin_step_) : 0;
+    if (has_records) env_.open_appendable(records_path_)->close();  // fails before others change
     replace_together(env_, files);
+    // Last: if the run is killed before this, its next resume cuts it.
+    if (has_records) truncate_file(records_path_, kept);
     observers_.add({std::make_shared<MetricsWriter>(env_, records_path_)});
   }
   for (const auto& sink : sinks_) {

@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <exception>
-#include <future>
-#include <system_error>
 #include <utility>
 
+#include "run/long_work.h"
 #include "run/staged_copy.h"
 #include "saturate/data/error.h"
 #include "saturate/group.h"
@@ -16,24 +14,10 @@
 namespace saturate {
 namespace {
 
-// Between two collectives of ranks that wait: shorter than any distributed.timeout_s.
-constexpr std::chrono::milliseconds kVoteEvery{250};
-
 CheckpointOptions with_best_kept(const Recipe& recipe) {
   CheckpointOptions options = recipe.checkpoint;
   options.keep_best = options.keep_best || restores_best(recipe.train);
   return options;
-}
-
-// Calls `work` on another thread; on this one if the system starts no more.
-std::future<void> begin_work(const std::function<void()>& work) {
-  try {
-    return std::async(std::launch::async, work);
-  } catch (const std::system_error&) {
-    std::packaged_task<void()> task(work);
-    task();
-    return task.get_future();
-  }
 }
 
 }  // namespace
@@ -131,11 +115,10 @@ void Saver::work_together(bool works, const std::function<void()>& work) {
     if (works) work();
     return;
   }
-  std::future<void> done;
-  if (works) done = begin_work(work);
-  while (run_.any(works && done.wait_for(kVoteEvery) != std::future_status::ready)) {
-  }
-  if (works) done.get();
+  LongWork together(run_.group);
+  if (works) work();
+  Ledger::Scope scope(run_.ledger, Phase::kReduce);
+  together.wait();
 }
 
 // Rank 0 writes, which may take longer than the others may wait in one collective.

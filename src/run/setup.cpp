@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
@@ -294,6 +295,14 @@ Recipe resolve_batch(Env& env, Recipe recipe, const Dataset& data, const at::Dev
   if (recipe.train.batch == kAutomatic) find_batch(env, recipe, data, device, evaluated);
   if (recipe.train.eval_batch == 0) recipe.train.eval_batch = recipe.train.batch;
   return recipe;
+}
+
+DistributedOptions group_options(const Recipe& recipe) {
+  DistributedOptions options = recipe.distributed;
+  if (options.timeout_s != DistributedOptions().timeout_s) return options;
+  const std::chrono::duration<double> for_data = wait_limit_for(recipe.data.store);
+  options.timeout_s = std::max(options.timeout_s, for_data.count() + 60);
+  return options;
 }
 
 LoaderOptions train_loader_options(const Recipe& recipe) {

@@ -12,6 +12,7 @@
 #include "saturate/data/env.h"
 #include "saturate/data/loader.h"
 #include "saturate/data/recipe.h"
+#include "saturate/data/world.h"
 #include "saturate/feed.h"
 #include "saturate/model.h"
 
@@ -25,6 +26,10 @@ at::Device resolve_device(const std::string& name, const std::string& root = "")
 // That warning's text; empty if there is none. `has_cuda`: LibTorch has its GPU part. `root`:
 // prefix of the paths that describe the machine.
 std::string idle_gpu_warning(bool has_cuda, const std::string& root = "");
+
+// recipe.distributed; its timeout_s, unless it was changed, is a minute longer than a loader waits
+// for data: the rank whose data do not come must fail first, since its error says what is wrong.
+DistributedOptions group_options(const Recipe& recipe);
 
 // With distributed.mode = "dp": this machine's GPUs beside `device`, on which the process trains
 // too. Fails with kUsage if there is none.

@@ -1,10 +1,12 @@
 // A run's set-up before its first step: its components, its checkpoint, and its folder.
+#include <ATen/ops/full.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "base/checksum.h"
 #include "base/printable.h"
 #include "recipe/option_row.h"
 #include "run/same_run.h"
@@ -63,6 +65,15 @@ std::string describe(Model& model) {
   return text;
 }
 
+// Compares hashes first: the names of 100,000 objects from each of many ranks are gigabytes.
+void compare_objects(Group& group, const std::vector<ObjectVersion>& objects) {
+  const std::string own = text_of(objects);
+  const at::Tensor hashes = group.gather(at::full({1}, int64_t(hash_text(own)), at::kLong));
+  const int64_t* const all = hashes.const_data_ptr<int64_t>();
+  if (std::any_of(all, all + group.world(), [&](int64_t hash) { return hash != all[0]; }))
+    require_same_objects(group.texts(own));
+}
+
 // A key's value as a recipe has it.
 std::string choice_text(const Recipe& recipe, std::string_view key) {
   for (const OptionRow& row : option_table())
@@ -95,12 +106,14 @@ Trainer::State::State(Env& env, const Recipe& asked, TrainerOptions options)
       heartbeat(start_heartbeat([this] {
         return fmt::format("step {}, in {}", steps_made.load(), phase_name(run.ledger.current()));
       })),
+      opening(run.group),
       input(run),
       total_steps(steps_of_run(run.recipe, input.epoch_steps())),
       learner(run, input, total_steps),
       recorder(run, input, learner),
       evaluation(run, input, learner, recorder),
       saver(run, recorder, evaluation, [this] { return snapshot(); }) {
+  opening.wait();
   const Recipe& recipe = run.recipe;
   const int replicas = 1 + int(other_devices(recipe, run.device).size());
   ModelInput fewest = model_input(run.env, recipe, batch_fields(input.data(), recipe.augment));
@@ -163,7 +176,7 @@ void Trainer::State::require_same_run() {
   Group& group = *run.group;
   group.require_same("recipe", common_recipe(run.recipe));
   group.require_same("data", describe(input.data()));
-  require_same_objects(group.texts(text_of(input.objects())));
+  compare_objects(group, input.objects());
   group.require_same("evaluation data",
                      evaluation.exists() ? fmt::format("{} samples", evaluation.images()) : "");
   group.require_same("model", describe(learner.model()));
@@ -192,7 +205,9 @@ void Trainer::State::open_folder(const Recipe& asked, std::vector<std::string> n
                     "branch in {} are ignored unless given by path",
                     position.step, left.size(), saver.store().folder()));
   RunLog& log = recorder.log();
+  LongWork beginning(run.group);  // rank 0 may write a long metrics.csv again
   log.begin(std::move(files));
+  beginning.wait();
   if (asked.train.batch == kAutomatic)
     log.note(fmt::format("train.batch=auto: {} {} per step, at most {} at once", recipe.train.batch,
                          input.data().tensors().empty() ? "images" : "samples",

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "reduce/heartbeat.h"
+#include "run/long_work.h"
 #include "run/saver.h"
 #include "saturate/trainer.h"
 #include "trace/device_phases.h"
@@ -49,6 +50,7 @@ struct Trainer::State {
   const std::unique_ptr<DevicePhases> device_phases;  // null on a CPU
   std::atomic<int64_t> steps_made{0};                 // position.step, for the heartbeat's thread
   const std::unique_ptr<Heartbeat> heartbeat;  // under `saturate launch`; from before the set-up
+  LongWork opening;  // of the sources, which may be copied; until the constructor's body
   RunInput input;
   const int64_t total_steps;
   Learner learner;

@@ -25,7 +25,7 @@ constexpr int64_t kQuietWait = 3'000'000'000;         // ns
 constexpr int64_t kWaitStep = 100'000;                // ns
 
 struct SpaceRecord {
-  uint64_t magic, used, is_changing;
+  uint64_t magic, used, changes;
 };
 constexpr off_t kWantedAt = sizeof(SpaceRecord);  // a byte: 1 if a process waits
 
@@ -71,9 +71,9 @@ CacheSpace::CacheSpace(Env& env, const std::string& folder) : env_(env), path_(f
     }
     SpaceRecord record{};
     is_known_ = ::pread(fd_, &record, sizeof record, 0) == ssize_t(sizeof record) &&
-                record.magic == kSpaceMagic && !record.is_changing;
+                record.magic == kSpaceMagic && record.changes == 0;
     used = record.used;
-    if (!store(true)) fail_space(path_, std::strerror(errno));
+    if (!store(changes_)) fail_space(path_, std::strerror(errno));
   } catch (...) {
     if (fd_ >= 0) ::close(fd_);
     throw;
@@ -97,9 +97,14 @@ void CacheSpace::set_wanted(char wanted) {
 void CacheSpace::take(int64_t until_ns) {
   const int64_t begin = env_.now_ns();
   static std::atomic<bool> told{false};
+  uint64_t seen = 1;
   while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) fail_space(path_, std::strerror(errno));
     const int64_t now = env_.now_ns();
+    SpaceRecord record{};
+    if (::pread(fd_, &record, sizeof record, 0) == ssize_t(sizeof record) && record.changes > 1 &&
+        std::exchange(seen, record.changes) != record.changes)
+      until_ns = now + kMostWait;  // its holder makes progress
     if (now > until_ns || (now > begin + kEndingWait && is_cancelled())) fail_held(path_);
     if (now > begin + kQuietWait && !told.exchange(true))
       print_warning(path_ + ": waiting for another process, which has locked the cache");
@@ -114,13 +119,17 @@ bool CacheSpace::is_current() const {
          own.st_ino == there.st_ino && own.st_dev == there.st_dev;
 }
 
-bool CacheSpace::store(bool is_changing) {
-  const SpaceRecord record{kSpaceMagic, used, is_changing};
+bool CacheSpace::store(uint64_t changes) {
+  const SpaceRecord record{kSpaceMagic, used, changes};
   return ::pwrite(fd_, &record, sizeof record, 0) == ssize_t(sizeof record);
 }
 
+void CacheSpace::note_progress() {
+  store(++changes_);
+}
+
 void CacheSpace::commit() {
-  store(false);  // if it fails, the next process counts
+  store(0);  // if it fails, the next process counts
 }
 
 }  // namespace saturate

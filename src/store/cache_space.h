@@ -13,8 +13,8 @@ namespace saturate {
 // Holds the lock while it exists.
 class CacheSpace {
  public:
-  // Creates the folder, and waits for the lock. Fails with kRun after 30 s without it, and if the
-  // file system has no locks.
+  // Creates the folder, and waits for the lock. Fails with kRun after 30 s without it in which its
+  // holder has noted no progress, and if the file system has no locks.
   CacheSpace(Env& env, const std::string& folder);
   // Without commit() the count becomes unknown, as after a process that ended before it.
   ~CacheSpace();
@@ -25,6 +25,8 @@ class CacheSpace {
   bool is_known() const { return is_known_; }
   // False: the folder was deleted since, so others may hold the lock of a new one.
   bool is_current() const;
+  // Has those who wait for the lock wait on.
+  void note_progress();
   // Stores `used`. To be called after the last change to the folder.
   void commit();
 
@@ -33,11 +35,13 @@ class CacheSpace {
  private:
   void take(int64_t until_ns);
   void set_wanted(char wanted);
-  bool store(bool is_changing);
+  // `changes`: how often the holder has said that it changes the folder; 0: it has committed.
+  bool store(uint64_t changes);
 
   Env& env_;
   const std::string path_;
   int fd_ = -1;
+  uint64_t changes_ = 1;
   bool is_known_ = false;
 };
 

@@ -65,10 +65,7 @@ void ExtentCache::open(double gb) {
   budget_ =
       usable(gb > 0 ? uint64_t(std::min(gb * 1e9, kMostBudget)) : env_.free_bytes(folder_) / 2);
   CacheSpace space(env_, folder_);
-  {
-    const MutexLock lock(mutex_);
-    scan(space);
-  }
+  scan(space);
   if (gb <= 0) budget_ = usable(space.used / 2 + env_.free_bytes(folder_) / 2);
   reduce(space);
   make_room(space, 0, ReadAdvice::kUnknown);
@@ -322,11 +319,9 @@ bool ExtentCache::add(const Addition& addition, const std::function<void(Writabl
 }
 
 void ExtentCache::look(CacheSpace& space) {
+  if (!space.is_known()) return scan(space);
   const MutexLock lock(mutex_);
-  if (!space.is_known())
-    scan(space);
-  else
-    is_stale_ |= space.used != seen_used_;
+  is_stale_ |= space.used != seen_used_;
 }
 
 void ExtentCache::commit(CacheSpace& space) {

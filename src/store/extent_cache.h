@@ -92,23 +92,31 @@ class ExtentCache {
     bool replaces = false;
   };
 
-  void open(double gb);
-  // Counts what the folder holds, and removes what ended processes left.
-  void scan(CacheSpace& space) NEEDS_LOCK(mutex_);
+  struct Content {         // of the folder
+    Order::iterator none;  // order_.end()
+    std::unordered_map<uint64_t, Order::iterator> known;
+    std::set<std::string> old, old_lists;
+  };
+
+  void open(double gb) TAKES_LOCK(mutex_);
+  // Counts what the folder holds, and removes what ended processes left. Reads and plans of other
+  // threads go on meanwhile.
+  void scan(CacheSpace& space) TAKES_LOCK(mutex_);
   // These return the bytes that are taken there.
-  uint64_t scan_object(const std::string& name) NEEDS_LOCK(mutex_);
-  uint64_t scan_lists() NEEDS_LOCK(mutex_);
+  uint64_t scan_object(const std::string& name, Content& found) TAKES_LOCK(mutex_);
+  uint64_t scan_lists(Content& found);
   std::string list_path(const std::string& name) const;
   uint64_t room_there(const std::string& path) const;
-  void remove_left(const FileInfo& info) NEEDS_LOCK(mutex_);
+  void remove_left(const FileInfo& info);
   bool must_scan() NEEDS_LOCK(mutex_);
   // The entries of a folder in the folder; empty if another process has removed it.
   std::optional<std::vector<FileInfo>> list(const std::string& name) const;
   // Marks an object's folder, which exists.
   void mark(const std::string& folder) NEEDS_LOCK(mutex_);
-  // Whether the process of a mark, which may be this one, has not ended.
-  bool is_running(const std::string& process) NEEDS_LOCK(mutex_);
-  bool is_used_by_others(const std::vector<FileInfo>& entries) NEEDS_LOCK(mutex_);
+  // Whether the process of a mark, which may be this one, has not ended. Only while the CacheSpace
+  // is held, as the next.
+  bool is_running(const std::string& process);
+  bool is_used_by_others(const std::vector<FileInfo>& entries);
   // False if the range is not there afterwards.
   bool write(const std::string& identity, uint64_t offset, std::span<const std::byte> bytes);
   struct EntryRange {
@@ -152,8 +160,9 @@ class ExtentCache {
   std::atomic<bool> ending_{false};  // a process that holds the cache is waited for 1 s
   mutable Mutex mutex_;
   std::unique_ptr<FileLock> lock_ GUARDED_BY(mutex_);  // taken with the first mark
-  std::set<std::string> running_ GUARDED_BY(mutex_);   // other processes, when last asked
-  Order order_ GUARDED_BY(mutex_);                     // ranges that this process may evict
+  // Other processes, when last asked; used only while the CacheSpace is held.
+  std::set<std::string> running_;
+  Order order_ GUARDED_BY(mutex_);  // ranges that this process may evict
   // Ranges in the folder, by a hash; end(): not in the order.
   std::unordered_map<uint64_t, Order::iterator> known_ GUARDED_BY(mutex_);
   std::unordered_map<uint64_t, uint64_t> planned_ GUARDED_BY(mutex_);  // next uses, by hash

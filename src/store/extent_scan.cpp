@@ -16,6 +16,7 @@
 namespace saturate {
 
 constexpr int64_t kRescan = 10'000'000'000;  // ns from one look at all of a full folder to the next
+constexpr int64_t kRescanEvery = 1'000;      // times its duration, which other processes wait for
 
 bool ExtentCache::is_running(const std::string& process) {
   if (process == process_ || running_.contains(process)) return true;
@@ -41,37 +42,43 @@ std::optional<std::vector<FileInfo>> ExtentCache::list(const std::string& name) 
   }
 }
 
+// Holds the mutex only shortly: threads that read wait for it.
 void ExtentCache::scan(CacheSpace& space) {
   const int64_t begin = env_.now_ns();
-  const auto before = std::exchange(known_, {});
-  old_.clear();
-  old_lists_.clear();
   running_.clear();
-  uint64_t used = 0;
-  try {
-    for (const FileInfo& info : env_.list(folder_))
-      if (is_object_folder(info))
-        used += scan_object(info.name);
-      else if (info.is_directory && info.name == kLists)
-        used += scan_lists();
-      else
-        remove_left(info);
-  } catch (...) {
-    order_.clear();  // nothing of it is in known_
-    throw;
+  Content found;
+  {
+    const MutexLock lock(mutex_);
+    found.none = order_.end();
+    is_stale_ = false;  // unless something is found missing from here on
   }
-  for (const auto& [hash, at] : before) {
+  uint64_t used = 0;
+  for (const FileInfo& info : env_.list(folder_)) {
+    space.note_progress();
+    if (is_object_folder(info))
+      used += scan_object(info.name, found);
+    else if (info.is_directory && info.name == kLists)
+      used += scan_lists(found);
+    else
+      remove_left(info);
+  }
+  space.used = used;
+  const MutexLock lock(mutex_);
+  for (const auto& [hash, at] : known_) {
     if (at == order_.end()) continue;
-    const auto found = known_.find(hash);
-    if (found != known_.end())
-      found->second = at;
+    const auto there = found.known.find(hash);
+    if (there != found.known.end())
+      there->second = at;
     else
       order_.erase(at);
   }
-  space.used = used;
-  is_stale_ = false;
+  for (const std::string& name : in_use_) found.old.erase(name);
+  for (const std::string& name : used_lists_) found.old_lists.erase(name);
+  known_.swap(found.known);
+  old_.swap(found.old);
+  old_lists_.swap(found.old_lists);
   const int64_t now = env_.now_ns();
-  next_scan_ns_ = now + std::max(kRescan, 50 * (now - begin));
+  next_scan_ns_ = now + std::max(kRescan, kRescanEvery * (now - begin));
 }
 
 void ExtentCache::remove_left(const FileInfo& info) {
@@ -88,13 +95,13 @@ std::string ExtentCache::list_path(const std::string& name) const {
   return folder_ + "/" + std::string(kLists) + "/" + name;
 }
 
-uint64_t ExtentCache::scan_lists() {
+uint64_t ExtentCache::scan_lists(Content& found) {
   uint64_t bytes = kCacheBlock;
   for (const FileInfo& file : list(std::string(kLists)).value_or(std::vector<FileInfo>())) {
     if (is_unfinished_file(file)) env_.remove(list_path(file.name));
     if (!is_list_file(file)) continue;  // another program's, whose folder this may be
     bytes += room_there(list_path(file.name));
-    if (!used_lists_.contains(file.name)) old_lists_.insert(file.name);
+    found.old_lists.insert(file.name);
   }
   return bytes;
 }
@@ -109,18 +116,22 @@ uint64_t ExtentCache::room_there(const std::string& path) const {
 }
 
 // Unfinished files are left by processes that have ended: others hold the lock while they write.
-uint64_t ExtentCache::scan_object(const std::string& name) {
+uint64_t ExtentCache::scan_object(const std::string& name, Content& found) {
   const auto entries = list(name);
   if (!entries) return 0;
-  const bool is_used = in_use_.contains(name), is_used_there = is_used_by_others(*entries);
-  if (!is_used && !is_used_there && !is_own(*entries)) return 0;
+  bool is_used = is_used_by_others(*entries);
+  {
+    const MutexLock lock(mutex_);
+    is_used = is_used || in_use_.contains(name);
+  }
+  if (!is_used && !is_own(*entries)) return 0;
   for (const FileInfo& entry : *entries) {
     if (is_unfinished_file(entry) ||
         (entry.name.starts_with(kUser) && !is_running(process_in(entry.name))))
       env_.remove(folder_ + "/" + name + "/" + entry.name);
-    if (entry_length(entry.name)) known_.emplace(entry_hash(name, entry.name), order_.end());
+    if (entry_length(entry.name)) found.known.emplace(entry_hash(name, entry.name), found.none);
   }
-  if (!is_used && !is_used_there) old_.insert(name);
+  if (!is_used) found.old.insert(name);
   return room_of_object(*entries);
 }
 
@@ -198,7 +209,7 @@ bool ExtentCache::make_room(CacheSpace& space, uint64_t bytes, uint64_t next_use
     std::string evicted;
     uint64_t room = 0;
     {
-      const MutexLock lock(mutex_);
+      MutexLock lock(mutex_);
       if (!old_.empty()) {
         evicted = take_old(room);
       } else if (!old_lists_.empty()) {
@@ -207,7 +218,9 @@ bool ExtentCache::make_room(CacheSpace& space, uint64_t bytes, uint64_t next_use
         old_lists_.erase(last);
         remove_counted(space, path, room_there(path));
       } else if (must_scan()) {
+        lock.unlock();
         scan(space);
+        lock.lock();
       } else if (!order_.empty() && next_use < order_.rbegin()->first) {
         const Place last = order_.rbegin()->second;
         const std::string name = entry_name(last.number, last.length);
