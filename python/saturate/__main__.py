@@ -6,10 +6,12 @@ import argparse
 import json
 import math
 import os
+import signal
 import sys
 from typing import Any, List, Optional
 
 from ._core import Error
+from .world import is_rank_0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,6 +55,32 @@ def _write_json(path: Optional[str], value: Any) -> None:
             file.write("\n")
 
 
+def _is_spokesman() -> bool:
+    """All processes of a training have about the same result."""
+    try:
+        return is_rank_0()
+    except Error:  # the launcher's variables are incomplete
+        return True
+
+
+def _report(path: Optional[str], value: Any, text: str, file: Any = None) -> None:
+    """Writes before it prints, so that `| head` loses no file; prints also what cannot be written."""
+    if not _is_spokesman():
+        return
+    try:
+        _write_json(path, value)
+    except OSError as failure:
+        raise Error(f"the result cannot be written: {failure}. Give --json another file") from None
+    finally:
+        sys.stdout.flush()
+        if text:
+            print(text, file=file)
+
+
+def _exit(number: int, _: Any) -> None:
+    sys.exit(128 + number)
+
+
 def _is_writable(path: str) -> bool:
     if os.path.exists(path):
         return not os.path.isdir(path) and os.access(path, os.W_OK)
@@ -68,29 +96,28 @@ def _diagnose(arguments: Any) -> None:
 
     found = diagnose_script(arguments.script, arguments.arguments, seconds=arguments.seconds,
                             only=_names(arguments.only), skip=_names(arguments.skip) or (), source=arguments.source)
-    _write_json(arguments.json, _plain(found.to_dict()))
-    sys.stdout.flush()
+    text = "" if found.refused else f"\n{found}"  # the refusal has been printed
     if found.not_found:
-        print(f"saturate: the training loop was not found, and the script ran as it is. Not found: "
-              f"{'; '.join(found.not_found)}. Call saturate.diagnose(step, loader) in the script", file=sys.stderr)
-    elif not found.refused:  # the refusal has been printed
-        print(f"\n{found}")
+        text = ("saturate: the training loop was not found, and the script ran as it is. Not found: "
+                f"{'; '.join(found.not_found)}. Call saturate.diagnose(step, loader) in the script")
+    _report(arguments.json, _plain(found.to_dict()), text, sys.stderr if found.not_found else None)
 
 
 def _tune(arguments: Any) -> None:
     from .tuning import tune
 
+    for each in (signal.SIGTERM, signal.SIGHUP):  # by default they would leave a script running
+        if signal.getsignal(each) == signal.SIG_DFL:
+            signal.signal(each, _exit)
     found = tune(arguments.script, arguments.arguments, seconds=arguments.seconds, write=arguments.write)
-    _write_json(arguments.json, _plain(found.to_dict()))
-    print(found)
+    _report(arguments.json, _plain(found.to_dict()), str(found))
 
 
 def _measure(arguments: Any) -> None:
     from .scripts import measure_script
 
     found = measure_script(arguments.script, arguments.arguments, arguments.steps, arguments.source)
-    _write_json(arguments.json, found)
-    print(f"{found['rate']:.3g} steps/s, loss {found['loss']}")
+    _report(arguments.json, found, f"{found['rate']:.3g} steps/s, loss {found['loss']}")
 
 
 def main() -> int:

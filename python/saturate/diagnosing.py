@@ -10,7 +10,7 @@ from typing import Any, Callable, Collection, Dict, List, Optional, Sequence, Tu
 
 from ._core import Error, is_worth
 from .loader_what_ifs import copyable
-from .observing import Observation
+from .observing import Observation, check_torch
 from .session import Session, check_names, is_failure
 from .turns import Gain, Remedy, WhatIf
 
@@ -220,6 +220,7 @@ def diagnose(step: Callable[[Any], Any], loader: Any, *, model: Any = None, opti
     torch = sys.modules.get("torch")
     if torch is None:
         raise Error("torch is not imported (saturate.diagnose). Give it a loop of torch's")
+    check_torch(torch)
     if not callable(step):
         raise TypeError("step is a function of a batch: saturate.diagnose(step, loader)")
     if hasattr(type(loader), "__next__"):

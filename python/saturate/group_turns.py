@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import itertools
 from typing import Any, Dict, Generator, Iterator, List, Optional, Sequence
 
 from ._core import Error
@@ -11,6 +13,9 @@ from .turns import Arm, Pace, Remedy, Turns, WhatIf
 STEPS, MOST_STEPS = 3, 50       # of a turn
 ROUNDS, MOST_ROUNDS = 3, 12
 TURN_S = 0.5
+MEET_S = 60.0                   # that a process waits for the others
+
+_MEETINGS = itertools.count()
 
 
 def world_of(torch: Any) -> int:
@@ -42,12 +47,24 @@ class GroupTurns:
                 stack.enter_context(module.no_sync())
             yield
 
+    def _meet(self) -> None:
+        """The others may run the script alone, as those that Lightning starts: their collectives would not match."""
+        store, number = self._group.distributed_c10d._get_default_store(), next(_MEETINGS)
+        keys = [f"saturate/{number}/{rank}" for rank in range(self._group.get_world_size())]
+        store.set(keys[self._group.get_rank()], "1")
+        try:
+            store.wait(keys, datetime.timedelta(seconds=MEET_S))
+        except RuntimeError:
+            raise Error("the other processes are not diagnosed. Call saturate.diagnose in all of them, or start "
+                        "all with torchrun --nproc-per-node N -m saturate diagnose SCRIPT") from None
+
     def _agreed(self, value: int) -> int:
         values = [value]
         self._group.broadcast_object_list(values, 0)
         return int(values[0])
 
     def run(self, seconds: float) -> Generator[Any, None, None]:
+        self._meet()
         pilot = yield from self._turns.fixed(self._arm, contextlib.nullcontext, STEPS)
         step_s = 1 / pilot.steps_per_s
         steps = self._agreed(int(min(MOST_STEPS, max(STEPS, TURN_S / step_s))))
@@ -77,8 +94,9 @@ def group_what_ifs(whole: Sequence[float], own: Sequence[Sequence[float]]) -> Li
     """From seconds of a step: of the loop by round, and of each rank's own work by round."""
     means = [sum(each) / len(each) for each in own]
     slowest = means.index(max(means))
-    sums = WhatIf("ddp-buckets", Remedy("Send gradients in larger or fewer messages; at most this without any", (
-        "DistributedDataParallel(model, bucket_cap_mb=100, gradient_as_bucket_view=True)",)))
+    sums = WhatIf("ddp-buckets", Remedy("Send gradients in larger or fewer messages", (
+        "DistributedDataParallel(model, bucket_cap_mb=100, gradient_as_bucket_view=True)",
+        "# inferred from steps without all-reduce: at most this")), is_inferred=True)
     straggler = WhatIf("straggler", Remedy(f"Rank {slowest} works {max(means) * 1e3:.1f} ms a step, longer than the "
                                            "others: look at its input and its machine"), is_inferred=True)
     for number, step_s in enumerate(whole):

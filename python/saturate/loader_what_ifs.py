@@ -8,7 +8,7 @@ import itertools
 import multiprocessing
 import os
 import warnings
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from .loader import Loader
 from .patches import Copies
@@ -217,6 +217,17 @@ def _bytes_of(image: Any) -> int:
     return int(getattr(image, "nbytes", 0))
 
 
+class _Decoded:
+    """A dataset's loader(path) of images in memory. Workers that are not forked pickle it."""
+
+    def __init__(self, images: Dict[str, Any]) -> None:
+        self._images = images
+
+    def __call__(self, path: str) -> Any:
+        image = self._images[path]
+        return image.copy() if hasattr(image, "copy") else image
+
+
 def _with_decoded(loader: Any, paths: List[str]) -> Callable[[], Any]:
     def opened() -> Any:
         from torch.utils.data import BatchSampler, SequentialSampler
@@ -227,7 +238,7 @@ def _with_decoded(loader: Any, paths: List[str]) -> Callable[[], Any]:
         for image in kept.values():
             if hasattr(image, "load"):
                 image.load()
-        dataset.loader = lambda path: kept[path].copy() if hasattr(kept[path], "copy") else kept[path]
+        dataset.loader = _Decoded(kept)
         dataset.samples = dataset.samples[:len(paths)]
         size = min(loader.batch_size or 1, len(paths))
         return rebuilt(loader, dataset=dataset, batch_sampler=BatchSampler(SequentialSampler(paths), size, True))

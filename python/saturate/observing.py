@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
+from ._core import Error
 from .patches import Calls, Copies, Counted, calls_of, replaced
 
+OLDEST_TORCH = (2, 4)
 STEPS = 3           # that are observed
 LEAST_CALLS = 0.25  # calls of a kind per step, below which removing them cannot be measured,
 LEAST_SHARE = 0.05  # unless they take this share of the time
+
+
+def check_torch(torch: Any) -> None:
+    if tuple(map(int, re.findall(r"\d+", torch.__version__)[:2])) < OLDEST_TORCH:
+        raise Error(f"torch {torch.__version__} is too old (saturate.diagnose). Install torch 2.4 or later")
 
 
 class Observation:
@@ -29,6 +37,7 @@ class Observation:
         self._optimizer_s = 0.0  # of _later_s
         self._updating: Optional[Tuple[Any, float]] = None  # the optimizer whose step has begun, and when
         self.is_anomaly = self.is_profiled = self.is_zeroed = self.is_autocast = False
+        self.uncounted: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext  # of a Session
         self.is_blocking = False  # it copies pinned batches to a GPU, and waits for that
         self._copies = Copies(False, self._saw_waiting)
         self._finds_modules = model is None

@@ -8,8 +8,8 @@ import contextlib
 import functools
 import logging
 import os
-import shutil
 import sys
+import threading
 import time
 import weakref
 from collections import UserDict
@@ -18,6 +18,21 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 # Calls that a step may make, by the cause that they would be. (owner, names)
 Calls = Dict[str, List[Tuple[Any, Tuple[str, ...]]]]
 
+_WRITES = ("add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_figure")
+# More calls, of what the loop has imported: (cause, module, class or none, names)
+_OF_MODULES: Tuple[Tuple[str, str, str, Tuple[str, ...]], ...] = (
+    ("logging", "torch.utils.tensorboard", "SummaryWriter", _WRITES),
+    ("logging", "tensorboardX", "SummaryWriter", _WRITES),
+    ("logging", "wandb", "", ("log",)),  # a method of a run's, once there is one
+    ("logging", "wandb.sdk.wandb_run", "Run", ("log",)),
+    ("logging", "mlflow", "", ("log_metric", "log_metrics")),
+    ("logging", "mlflow.tracking.client", "MlflowClient", ("log_metric", "log_batch")),
+    ("logging", "lightning.fabric.loggers.csv_logs", "_ExperimentWriter", ("save",)),
+    ("logging", "lightning_fabric.loggers.csv_logs", "_ExperimentWriter", ("save",)),
+    ("checkpoint-saves", "lightning.fabric.plugins.io.torch_io", "", ("_atomic_save",)),
+    ("checkpoint-saves", "lightning_fabric.plugins.io.torch_io", "", ("_atomic_save",)),
+    ("checkpoint-saves", "safetensors.torch", "", ("serialize_file",)),
+)
 COPIES = ("to", "cuda")
 CONDITIONS = ("__bool__", "__index__")  # an old value could lead to a branch that does not fit the step's data
 MOST_REPEATS = 8  # of one place in one step, that get its first value: a loop may wait for another one
@@ -31,10 +46,14 @@ def calls_of(torch: Any) -> Calls:
         "logging": [(logging.Logger, ("handle",)), (os, ("fsync",))],
         "checkpoint-saves": [(torch, ("save",))],
     }
-    writer = getattr(sys.modules.get("torch.utils.tensorboard"), "SummaryWriter", None)  # once the loop imported it
-    if writer is not None:
-        found["logging"].append((writer, (
-            "add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_figure")))
+    if torch.cuda.is_initialized():  # else nothing waits there
+        found["item-in-loop"] += [(torch.Tensor, ("cpu",)), (torch.cuda, ("synchronize",))]
+    for cause, module, kind, names in _OF_MODULES:
+        owner = sys.modules.get(module)
+        owner = getattr(owner, kind, None) if kind else owner
+        present = tuple(name for name in names if hasattr(owner, name))
+        if present:
+            found[cause].append((owner, present))
     return found
 
 
@@ -146,9 +165,9 @@ class Loading:
 LOADING = Loading()
 
 
-def _is_from_torch(frame: Any) -> bool:
-    """torch's own optimizers call item(), which no user can leave out."""
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == "torch"
+def _is_from_library(frame: Any) -> bool:
+    """torch's own optimizers call item(), which no user can leave out; turns wait for the GPU."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in ("torch", "saturate")
 
 
 class Counted:
@@ -166,7 +185,7 @@ class Counted:
 
         def counted(*arguments: Any, **named: Any) -> Any:
             if (is_compiling() or not self._is_active or self._is_inside or LOADING.is_active
-                    or _is_from_torch(sys._getframe(1))):
+                    or _is_from_library(sys._getframe(1))):
                 return original(*arguments, **named)
             self._is_inside, begin = True, time.perf_counter()
             try:
@@ -202,13 +221,18 @@ class _Turn:
     def __init__(self) -> None:
         self.is_active = False
         self.repeats: Dict[Any, int] = {}  # in this step, by place
-        self.unsaved: Set[Any] = set()     # paths
 
 
-def _is_of_sizes(name: str, tensor: Any) -> bool:
+def _is_read_anew(name: str, tensor: Any) -> bool:
     """Whole numbers are mostly lengths, which must be those of the batch: lists of them, and single ones that are
-    there without waiting for a GPU."""
+    there without waiting for a GPU. A copy may be part of the backward pass."""
+    if name == "cpu":
+        return bool(tensor.requires_grad) or not tensor.is_cuda
     return not tensor.is_floating_point() and (name == "tolist" or not tensor.is_cuda)
+
+
+def _is_another(name: str, first: Any, tensor: Any) -> bool:
+    return name == "cpu" and (first.shape, first.dtype) != (tensor.shape, tensor.dtype)
 
 
 def _silent(original: Callable[..., Any], name: str, is_value: bool, turn: _Turn) -> Callable[..., Any]:
@@ -219,44 +243,28 @@ def _silent(original: Callable[..., Any], name: str, is_value: bool, turn: _Turn
         if is_compiling():
             return original(*arguments, **named)
         frame = sys._getframe(1)
-        if not turn.is_active or LOADING.is_active or _is_from_torch(frame):
+        if not turn.is_active or LOADING.is_active or _is_from_library(frame):
             return original(*arguments, **named)
         if not is_value:
-            if name == "save" and len(arguments) > 1 and isinstance(arguments[1], (str, os.PathLike)):
-                turn.unsaved.add(os.fspath(arguments[1]))
             return None
-        if _is_of_sizes(name, arguments[0]):
+        if _is_read_anew(name, arguments[0]):
             return original(*arguments, **named)
         place = (frame.f_code, frame.f_lasti)  # each place gets its first value again, without waiting for it
         turn.repeats[place] = turn.repeats.get(place, 0) + 1
         if turn.repeats[place] > MOST_REPEATS:
             return original(*arguments, **named)
-        if place not in values:
+        if place not in values or _is_another(name, values[place], arguments[0]):
             values[place] = original(*arguments, **named)
-        return values[place]
+        return values[place].clone() if name == "cpu" else values[place]  # a step may write to a copy
 
     return silent
-
-
-@contextlib.contextmanager
-def _without_moves(turn: _Turn) -> Iterator[None]:
-    """A checkpoint that was not saved cannot be given its final name either."""
-    with contextlib.ExitStack() as stack:
-        for owner, name in (os, "replace"), (os, "rename"), (shutil, "move"):
-            def move(source: Any, *arguments: Any, _call: Any = getattr(owner, name), **named: Any) -> Any:
-                if turn.is_active and not os.path.lexists(source) and os.fspath(source) in turn.unsaved:
-                    return None
-                return _call(source, *arguments, **named)
-
-            stack.enter_context(replaced(owner, name, move))
-        yield
 
 
 def without_calls(cause: str, calls: Calls) -> Callable[[], contextlib.AbstractContextManager[Callable[[], None]]]:
     """A step without the calls of a cause. Values that a step reads are those of its first time, but for conditions.
     The `with` block's value is to be called before each step."""
-    turn = _Turn()
-    wrappers = [(owner, name, _silent(getattr(owner, name), name, cause == "item-in-loop", turn))
+    turn, tensor = _Turn(), sys.modules["torch"].Tensor
+    wrappers = [(owner, name, _silent(getattr(owner, name), name, owner is tensor, turn))
                 for owner, names in calls[cause] for name in names if name not in CONDITIONS]
 
     @contextlib.contextmanager
@@ -264,12 +272,46 @@ def without_calls(cause: str, calls: Calls) -> Callable[[], contextlib.AbstractC
         with contextlib.ExitStack() as stack:
             for owner, name, value in wrappers:
                 stack.enter_context(replaced(owner, name, value))
-            if cause == "checkpoint-saves":
-                stack.enter_context(_without_moves(turn))
             turn.repeats.clear()
             turn.is_active = True
             try:
                 yield turn.repeats.clear
+            finally:
+                turn.is_active = False
+
+    return change
+
+
+def uncounted_saves(
+        calls: Calls, uncounted: Callable[[], contextlib.AbstractContextManager[Any]],
+) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """A step whose saves are made `uncounted`. They are not left out: a step may remove older checkpoints for a new
+    one, or rename it, or write what it saved in memory to a file."""
+    turn, thread = _Turn(), threading.get_ident()
+    is_compiling = sys.modules["torch"].compiler.is_compiling
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def save(*arguments: Any, **named: Any) -> Any:
+            if is_compiling() or not turn.is_active or threading.get_ident() != thread:
+                return original(*arguments, **named)
+            turn.is_active = False  # in calls of others
+            try:
+                with uncounted():
+                    return original(*arguments, **named)
+            finally:
+                turn.is_active = True
+
+        return save
+
+    @contextlib.contextmanager
+    def change() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for owner, names in calls["checkpoint-saves"]:
+                for name in names:
+                    stack.enter_context(replaced(owner, name, wrapper(getattr(owner, name))))
+            turn.is_active = True
+            try:
+                yield
             finally:
                 turn.is_active = False
 

@@ -1,4 +1,4 @@
-"""Changes of a script's text: arguments of a call."""
+"""Changes of a script's text: arguments of a call, or a line."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 
 class Edit(NamedTuple):
-    """Arguments that calls of a function get: all calls, or that of `line`."""
+    """Arguments that calls of a function get: all calls, or that of `line`. Or a line to be added after `import torch`.
+    """
 
     call: str
     arguments: Dict[str, Any]
     line: int = 0
+    added: str = ""
 
 
 POSITIONS: Dict[str, Tuple[str, ...]] = {
@@ -39,6 +41,10 @@ class _Text:
 
     def begin(self, node: Any) -> int:
         return self._lines[int(node.lineno) - 1] + int(node.col_offset)
+
+    def after(self, node: Any) -> int:
+        """The begin of the next line."""
+        return self._lines[int(node.end_lineno)]
 
     def end(self, node: Any) -> int:
         return self._lines[int(node.end_lineno) - 1] + int(node.end_col_offset)
@@ -91,8 +97,24 @@ def _with_dependents(edit: Edit, call: ast.Call) -> Dict[str, Any]:
     return {**edit.arguments, **{name: value for name, value in others.items() if name in present}}
 
 
+def _with_line(source: str, line: str) -> Optional[str]:
+    """None: it does not import torch at its top level, or has such a line itself."""
+    setting = line.partition("(")[0].partition(" =")[0]
+    if ".".join(setting.split(".")[-2:]) in source:  # which may come later, or be False on purpose
+        return None
+    text = _Text(source)
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Import) and any(each.name == "torch" and not each.asname for each in node.names):
+            place = text.after(node)
+            end = "\r\n" if text.bytes[:place].endswith(b"\r\n") else "\n"
+            return (text.bytes[:place] + (line + end).encode() + text.bytes[place:]).decode()
+    return None
+
+
 def edited(source: str, edit: Edit) -> Optional[str]:
     """The source with the arguments; None if the calls are not in it, or could mean something else."""
+    if edit.added:
+        return _with_line(source, edit.added)
     text, changes = _Text(source), []
     for call in _calls(ast.parse(source), edit):
         for name, value in _with_dependents(edit, call).items():

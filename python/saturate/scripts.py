@@ -14,10 +14,10 @@ from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Se
 from ._core import Error
 from .device_time import synchronize
 from .diagnosing import Diagnosis, conclude
-from .group_turns import check_group
+from .group_turns import check_group, world_of
 from .loader import Loader
 from .loader_what_ifs import have_same_data, makes_own_batches, own_batches
-from .observing import STEPS, Observation
+from .observing import STEPS, Observation, check_torch
 from .patches import endless_schedules, replaced
 from .session import Session, check_names, first_line, is_failure, is_interrupt
 from .turns import Arm, Turns
@@ -29,6 +29,15 @@ NOT_COUNTING = ("saturate", "torch", "tqdm")  # modules that may ask for a loade
 
 class Finished(BaseException):
     """Ends the script: no `except Exception` of its own stops it."""
+
+
+def _imported_torch() -> Any:
+    try:
+        import torch
+    except ImportError as failure:
+        raise Error(f"torch cannot be imported: {failure}. Install torch 2.4 or later") from None
+    check_torch(torch)
+    return torch
 
 
 class _Watched:
@@ -328,6 +337,8 @@ class MeasuredLoop(ScriptLoop):
         self._unscaled: Dict[int, Any] = {}  # by the id of what a GradScaler made of it, which is kept too
 
     def begin(self) -> Iterator[Any]:
+        if world_of(self.torch) > 1:  # they would wait for this one
+            raise Error("several processes train together, which only diagnose measures. Use diagnose")
         backward = self.torch.autograd.backward
 
         def noting(tensors: Any, *arguments: Any, **named: Any) -> Any:
@@ -361,9 +372,7 @@ class MeasuredLoop(ScriptLoop):
 
 def measure_script(path: str, arguments: Sequence[str], steps: int, source: Optional[str] = None) -> Dict[str, Any]:
     """Steps/s, and the mean loss of the last quarter of the steps."""
-    import torch
-
-    loop = MeasuredLoop(torch, path, steps)
+    loop = MeasuredLoop(_imported_torch(), path, steps)
     try:
         with loop.active():
             run_script(path, arguments, source)
@@ -378,10 +387,8 @@ def diagnose_script(path: str, arguments: Sequence[str], *, seconds: Optional[fl
                     only: Optional[Collection[str]] = None, skip: Collection[str] = (), source: Optional[str] = None,
                     clock: Callable[[], float] = time.perf_counter) -> Diagnosis:
     """Runs the script until its loop is measured. Raises what the script raises before that."""
-    import torch
-
     check_names(only, skip)
-    loop = DiagnosedLoop(torch, path, seconds, only, skip, clock)
+    loop = DiagnosedLoop(_imported_torch(), path, seconds, only, skip, clock)
     try:
         with loop.active():
             run_script(path, arguments, source)

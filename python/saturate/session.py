@@ -26,6 +26,7 @@ OF_OPTIMIZERS = ("fused-optimizer", "foreach-optimizer")
 TURN_SHARE = 1 / 150   # of the time
 MOST_TURN_S, LEAST_TURN_S = 1.0, 0.1
 
+LAST = ("batch-size", "compile")  # which may fail, for want of memory or of a compiler: a script then ends
 # Only measured if the loop does it.
 SEEN = ("item-in-loop", "print-in-loop", "logging", "checkpoint-saves", "anomaly-mode", "profiler-on", "set-to-none",
         "threads")
@@ -58,6 +59,7 @@ class Session:
         self._only, self._skip = only, skip
         self.has_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         self.turns = Turns((lambda: synchronize(torch)) if self.has_gpu else lambda: None, clock)
+        seen.uncounted = self.turns.uncounted
         self._clock, self._report = clock, report
         self._kept = kept or Kept(torch, objects, samplers_of(loader), getattr(loader, "dataset", None))
         self._own = Arm(own_batches(loader), is_made_here=is_copied(loader))
@@ -115,7 +117,8 @@ class Session:
         """Processes that train together make the same steps: only what is between them is measured."""
         measured = GroupTurns(self.torch, self.turns, self.seen.groups, self._own)
         yield from measured.run(self.seconds)
-        self.pace, self.results = measured.pace, measured.what_ifs()
+        self.pace = measured.pace
+        self.results = [each for each in measured.what_ifs() if self.is_wanted(each.name)]
 
     def _unmeasured(self) -> List[WhatIf]:
         return [each for each in self.results if not each.skipped and each.gain is None]
@@ -167,7 +170,7 @@ class Session:
             self._of_loader = loader_what_ifs(self.loader, self.has_gpu, self.seen.is_blocking, self.is_wanted)
         found = [*self._of_loader, *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
         found = [each for each in found if self.is_wanted(each.name)]
-        found.sort(key=lambda each: each.name not in SEEN)  # what was seen in the loop first
+        found.sort(key=lambda each: (each.name in LAST, each.name not in SEEN))  # what was seen in the loop first
         self._skip_needless(found)
         return found
 
@@ -203,7 +206,7 @@ class Session:
             self._report(f"measuring {each.name}, {self._left():.0f} s left")
             yield from self._rounds(each, FIRST_ROUNDS, left / (len(open_) - number))
             self._each_s = self._clock() - begin
-            open_ += self._seen_later()
+            open_[number + 1:number + 1] = self._seen_later()  # before what may fail
         return open_
 
     def _second_pass(self, fresh: List[WhatIf]) -> NoPace:

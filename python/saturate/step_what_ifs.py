@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from .loader_what_ifs import cores
 from .observing import Observation
-from .patches import replaced, without_calls
+from .patches import replaced, uncounted_saves, without_calls
 from .patching import Edit
 from .turns import Remedy, WhatIf, not_tried
 
@@ -27,7 +27,8 @@ REMEDIES: Dict[str, Remedy] = {
 
 
 def called_often(seen: Observation) -> List[WhatIf]:
-    return [WhatIf(cause, remedy, without_calls(cause, seen.calls))
+    return [WhatIf(cause, remedy, uncounted_saves(seen.calls, seen.uncounted) if cause == "checkpoint-saves"
+                   else without_calls(cause, seen.calls))
             for cause, remedy in REMEDIES.items() if seen.is_often(cause)]
 
 
@@ -176,9 +177,12 @@ def _channels_last(seen: Observation) -> List[WhatIf]:
     if not models:
         return []
 
-    def convert(_: Any, arguments: Any) -> Any:
-        return tuple(each.contiguous(memory_format=torch.channels_last)
-                     if isinstance(each, torch.Tensor) and each.dim() == 4 else each for each in arguments)
+    def by_pixel(value: Any) -> Any:
+        is_images = isinstance(value, torch.Tensor) and value.dim() == 4
+        return value.contiguous(memory_format=torch.channels_last) if is_images else value
+
+    def convert(_: Any, arguments: Any, named: Any) -> Any:
+        return tuple(map(by_pixel, arguments)), {name: by_pixel(value) for name, value in named.items()}
 
     @contextlib.contextmanager
     def change() -> Iterator[None]:
@@ -190,7 +194,7 @@ def _channels_last(seen: Observation) -> List[WhatIf]:
                     if isinstance(each, torch.Tensor) and each.dim() == 4]
         for weight in weights:
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-        handles = [module.register_forward_pre_hook(convert) for module in models]
+        handles = [module.register_forward_pre_hook(convert, with_kwargs=True) for module in models]
         try:
             yield
         finally:
@@ -300,12 +304,15 @@ def _flags(torch: Any, has_gpu: bool) -> List[WhatIf]:
     found = []
     is_tf32, why_no_tf32 = _uses_tf32(torch) if has_gpu else (False, why)
     if not is_tf32:
-        found.append(WhatIf("tf32", Remedy("Multiply float32 as TF32", ('torch.set_float32_matmul_precision("high")',)),
+        line = 'torch.set_float32_matmul_precision("high")'
+        found.append(WhatIf("tf32", Remedy("Multiply float32 as TF32", (line,), Edit("", {}, added=line)),
                             setting({"cuda.matmul.allow_tf32": True, "cudnn.allow_tf32": True}), is_trade=True,
                             skipped=why_no_tf32))
     if not torch.backends.cudnn.benchmark:
-        found.append(WhatIf("cudnn-benchmark", Remedy("Let cuDNN choose by measuring", (
-            "torch.backends.cudnn.benchmark = True",)), setting({"cudnn.benchmark": True}), skipped=why))
+        line = "torch.backends.cudnn.benchmark = True"
+        found.append(WhatIf("cudnn-benchmark", Remedy("Let cuDNN choose by measuring", (line,),
+                                                      Edit("", {}, added=line)),
+                            setting({"cudnn.benchmark": True}), skipped=why))
     return found
 
 
@@ -363,7 +370,7 @@ def _not_found(seen: Observation) -> List[WhatIf]:
 
 
 def step_what_ifs(seen: Observation, has_gpu: bool, seconds: float) -> List[WhatIf]:
-    """Those that cannot fail first: in a script, a failure ends the measurement."""
+    """Those that cannot fail first: in a script, a failure ends the measurement. See also session.LAST."""
     return [*_leftovers(seen), *_not_found(seen), *called_often(seen), *_set_to_none(seen),
             *_threads(seen.torch, has_gpu), *_flags(seen.torch, has_gpu), *_fused(seen), *_foreach(seen),
             *_channels_last(seen), *_autocast(seen, has_gpu), *_compiled(seen, has_gpu, seconds)]

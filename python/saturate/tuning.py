@@ -20,6 +20,7 @@ from .diagnosing import WIDTH
 from .patching import Edit, edited
 from .session import SHORTEST_S
 from .turns import Gain
+from .world import found_world
 
 MOST_CHANGES = 4
 ROUNDS = 3             # of the script and the changed script
@@ -51,6 +52,8 @@ class Tuning:
             lines += ["", str(self.gain)]
         if self.loss_after is not None and self.loss_before is not None:
             lines.append(f"loss {self.loss_before:.4g} before, {self.loss_after:.4g} after")
+        elif self.gain:
+            lines.append("losses are not compared: no backward() of a single value was seen")
         if self.why_not:
             lines.append(self.why_not)
         if self.diff and self.is_kept and not self.why_not:
@@ -73,6 +76,7 @@ class _Script:
             file.write(text)
         if os.path.exists(result):
             os.unlink(result)
+        sys.stderr.write(f"saturate: {command} runs {self._path}\n")
         run = subprocess.run([sys.executable, "-m", "saturate", command, "--source", source, "--json", result, *options,
                               self._path, *self._arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              stdin=subprocess.DEVNULL, text=True, errors="replace")
@@ -103,12 +107,13 @@ def _is_still(path: str, text: str) -> bool:
 
 def _write(path: str, text: str, encoding: str) -> None:
     """Complete or not at all."""
+    path = os.path.realpath(path)
     temporary = f"{path}.saturate-{os.getpid()}"
     try:
         with open(temporary, "w", encoding=encoding, newline="") as file:
             file.write(text)
         shutil.copymode(path, temporary)
-        os.replace(temporary, os.path.realpath(path))
+        os.replace(temporary, path)
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
@@ -164,11 +169,15 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
     takes, 60 to 300) before each. Then the script and the changed one run in turns: the changes are kept if that is
     faster, and the loss of as many steps is at most `tolerance` higher. Nothing is written without write=True, or if
     the file has changed meanwhile. Lines of other changes are in `by_hand`.
-    Raises saturate.Error if the script fails.
+    Raises saturate.Error if the script fails, or cannot be written.
     """
     path = os.fspath(script)
     if not os.path.isfile(path):
         raise Error(f"there is no such script ({path}). Check the path")
+    if write and not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK):
+        raise Error(f"the script's folder cannot be written ({path}). Leave out write, and apply the diff yourself")
+    if found_world()[1] > 1:
+        raise Error("tune is for one process alone. Use diagnose, in each of them")
     before, encoding = _read(path)
     text = before
     changes: List[str] = []
@@ -202,7 +211,10 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
     diff = "".join(difflib.unified_diff(_lines(before), _lines(text), path, path))
     is_written = write and compared["is_kept"] and _is_still(path, before)
     if is_written:
-        _write(path, text, encoding)
+        try:
+            _write(path, text, encoding)
+        except OSError as failure:
+            is_written, compared["why_not"] = False, f"nothing is written: {failure}"
     elif write and compared["is_kept"]:
         compared["why_not"] = f"nothing is written: {path} was changed meanwhile"
     return Tuning(diff, changes, by_hand=list(by_hand.values()), is_written=is_written, **compared)

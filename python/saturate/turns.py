@@ -156,6 +156,7 @@ class Turns:
 
     def __init__(self, synchronize: Callable[[], None], clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock, self._synchronize = clock, synchronize
+        self._uncounted_s = 0.0
         self._is_interrupted, self._in_row = False, 0
         self.made = 0  # steps of optimizers; counted by the user of this
 
@@ -163,6 +164,19 @@ class Turns:
         """The loop did something else since its last batch, such as the end of an epoch: that step does not count,
         unless all steps are like that."""
         self._is_interrupted = True
+
+    @contextlib.contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """What a step does meanwhile takes no time of its turn."""
+        self._synchronize()
+        begin = self.clock()
+        try:
+            yield
+        finally:
+            self._uncounted_s += self.clock() - begin
+
+    def _counted(self) -> float:
+        return self.clock() - self._uncounted_s
 
     def steps(self, arm: Arm, change: Change, seconds: float, least: int = LEAST_STEPS) -> Steps:
         """Yields the batches of a turn, and returns its rates."""
@@ -183,9 +197,10 @@ class Turns:
         """`goes_on`: from the steps that counted, and their seconds."""
         self._synchronize()
         self._is_interrupted = False
-        begin, samples, steps, batches, made = self.clock(), 0, 0, 0, self.made
-        while goes_on(steps, self.clock() - begin):
-            taken = self.clock()
+        uncounted_s = self._uncounted_s
+        begin, samples, steps, batches, made = self._counted(), 0, 0, 0, self.made
+        while goes_on(steps, self._counted() - begin):
+            taken = self._counted()
             batch = arm.next()
             size = size_of(batch) or 1
             if begin_step:
@@ -196,10 +211,12 @@ class Turns:
             if not self._is_interrupted or self._in_row > MOST_IN_ROW:
                 samples, steps = samples + size, steps + 1
             else:
-                begin += self.clock() - taken
+                begin += self._counted() - taken
             self._is_interrupted = False
         self._synchronize()
-        elapsed = max(self.clock() - begin, 1e-9)
+        elapsed = max(self._counted() - begin, 1e-9)
+        if arm.loaded and self._uncounted_s > uncounted_s:  # its workers had more time than they would have
+            elapsed = max(elapsed, samples / arm.loaded)
         return Pace(samples / elapsed, steps / elapsed, (self.made - made) / max(1, batches))
 
     def _settle(self, arm: Arm, begin_step: Optional[Callable[[], None]]) -> Generator[Any, None, None]:

@@ -65,28 +65,6 @@ def test_a_diagnosis_takes_as_long_as_its_changes(compute, seconds, measured):
     assert bool(given) == (not measured) and all(each > loop.clock.now for each in given)
 
 
-def taking(name, seconds):
-    """A step that calls something, which takes so long."""
-    def slow(monkeypatch, owner, attribute, call):
-        original = getattr(owner, attribute)
-
-        def slower(*arguments, **named):
-            clock.append(seconds)
-            return original(*arguments, **named)
-
-        clock = []
-        monkeypatch.setattr(owner, attribute, slower)
-
-        def extra(loop):
-            call(loop)
-            loop.clock.now += sum(clock)
-            clock.clear()
-
-        return extra
-
-    return slow
-
-
 def item(loop):
     float(loop.model[0].bias.sum())  # torch itself calls item() and tolist()
 
@@ -102,9 +80,14 @@ def save(loop):
     ("logging", __import__("os"), "fsync", lambda loop: __import__("os").fsync(loop.file.fileno())),
 ])
 def test_calls_of_a_step(monkeypatch, tmp_path, cause, owner, attribute, call):
-    loop = Loop(compute=0.1)
+    loop, original = Loop(compute=0.1, extra=call), getattr(owner, attribute)
     loop.file = open(tmp_path / "log", "w")
-    loop.extra = taking(cause, 0.1)(monkeypatch, owner, attribute, call)
+
+    def slower(*arguments, **named):
+        loop.clock.now += 0.1
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(owner, attribute, slower)
     before = vars(owner).get(attribute)
     found = loop.diagnose(skip=NOT_TIMED)
     loop.file.close()

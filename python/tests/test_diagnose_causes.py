@@ -144,7 +144,9 @@ def test_a_batch_of_decoded_images_is_as_large_as_the_loops(tmp_path):
     folder = Folder(tmp_path / "photos", Loop().clock)
     folder.samples = [(f"{number}.png", 0) for number in range(700)]
     found = {each.name: each for each in loader_what_ifs(torch.utils.data.DataLoader(folder, batch_size=512), False)}
-    assert len(next(iter(found["decode-cache"].batches()))[0]) == 512
+    made = found["decode-cache"].batches()
+    assert len(next(iter(made))[0]) == 512
+    assert pickle.loads(pickle.dumps(made.dataset.loader))("3.png").shape == (3, 8, 8)  # for workers
 
 
 class Sleeping(torch.utils.data.Dataset):

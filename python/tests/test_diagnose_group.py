@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+import types
 
 import pytest
 
+import saturate
 from saturate.diagnosing import _order
 
 torch = pytest.importorskip("torch")
@@ -16,6 +18,7 @@ def test_a_straggler_and_all_reduces_by_known_times():
     whole = [0.5, 0.5, 0.5]
     sums, straggler = group_what_ifs(whole, [[0.1] * 3, [0.4] * 3])
     assert sums.gain.ratio == pytest.approx(1.25) and straggler.gain.ratio == pytest.approx(2.5)
+    assert sums.is_inferred and "at most" in sums.remedy.lines[-1]
     assert "Rank 1" in straggler.remedy.text and _order([sums, straggler])[0] is straggler
     sums, straggler = group_what_ifs(whole, [[0.4, 0.41, 0.4, ][:3], [0.41, 0.4, 0.405]])
     assert not straggler.is_worth() and sums.is_worth()
@@ -37,20 +40,75 @@ def step(batch):
     model(batch).sum().backward()
     optimizer.step()
 
-found = saturate.diagnose(step, torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=2), seconds=3)
+loader = torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=2)
+found = saturate.diagnose(step, loader, seconds=3)
+assert "ddp-buckets" in str(found)
+assert "straggler" not in str(saturate.diagnose(step, loader, seconds=1, skip=["straggler"]))
 assert all(a.equal(b) for a, b in zip(before, model.parameters()))
 print(found.causes[0].name, found.causes[0].remedy.text)
 dist.destroy_process_group()
 """
 
 
-def test_two_processes_find_the_slow_one(tmp_path):
+PLAIN = """
+import sys, torch
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[1]), world_size=2)
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(torch.randn(16, 4), batch_size=2)
+for _ in range(3):
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+print([each.tolist() for each in model.parameters()])
+dist.destroy_process_group()
+"""
+IMPATIENT = """
+import sys
+from saturate import group_turns, scripts
+group_turns.MEET_S = 2
+print(scripts.diagnose_script(sys.argv[1], sys.argv[2:]).refused)
+"""
+
+
+def outputs_of(store, *commands):
+    """Of two processes."""
     if not torch.distributed.is_available():
         pytest.skip("this torch has no distributed")
-    (tmp_path / "program.py").write_text(PROGRAM)
-    runs = [subprocess.Popen([sys.executable, tmp_path / "program.py", str(rank), tmp_path / "store"],
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    runs = [subprocess.Popen([sys.executable, *command, str(rank), store], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True) for rank, command in enumerate(commands)]
+    found = []
     for run in runs:
         out, errors = run.communicate(timeout=300)
         assert run.returncode == 0, errors
+        found.append(out)
+    return found
+
+
+def test_two_processes_find_the_slow_one(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    for out in outputs_of(tmp_path / "store", *[[tmp_path / "program.py"]] * 2):
         assert out.startswith("straggler Rank 1"), out
+
+
+def test_a_process_whose_others_are_not_diagnosed_trains_as_they_do(tmp_path):
+    """Lightning starts them with the script alone."""
+    program = tmp_path / "program.py"
+    program.write_text(PLAIN)
+    plain = outputs_of(tmp_path / "plain", [program], [program])
+    diagnosed, other = outputs_of(tmp_path / "store", ["-c", IMPATIENT, program], [program])
+    assert [diagnosed.splitlines()[0], other.strip()] == [each.strip() for each in plain]
+    assert "the other processes are not diagnosed" in diagnosed.splitlines()[1]
+
+
+def test_measure_is_for_one_process():
+    from saturate.scripts import MeasuredLoop
+
+    loop = MeasuredLoop(torch, "train.py", steps=4)
+    loop.torch = types.SimpleNamespace(distributed=types.SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2))
+    with pytest.raises(saturate.Error, match="several processes"):
+        next(loop.begin())

@@ -1,9 +1,13 @@
 """Loops and loaders that are built in other ways than most."""
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
+import tempfile
+import types
 
 import pytest
 
@@ -11,10 +15,10 @@ torch = pytest.importorskip("torch")
 
 import saturate  # noqa: E402
 from saturate.observing import Observation  # noqa: E402
-from saturate.patches import calls_of, without_calls  # noqa: E402
-from saturate.step_what_ifs import _channels_last  # noqa: E402
+from saturate.patches import calls_of, uncounted_saves, without_calls  # noqa: E402
+from saturate.step_what_ifs import _channels_last, step_what_ifs  # noqa: E402
 from test_diagnose_script import PLAIN, TIMED, run, script, timed  # noqa: E402,F401
-from timed_loop import Data, Loop  # noqa: E402
+from timed_loop import Data, Loop, names  # noqa: E402
 
 LOADER = "DataLoader(Data(), batch_size=4, shuffle=True)"
 MAPPED = """class Mapped(DataLoader):
@@ -115,16 +119,98 @@ def test_a_script_that_sets_the_number_of_threads(script, monkeypatch):  # noqa:
         torch.set_num_threads(before)
 
 
-def test_checkpoints_that_are_not_saved_are_not_renamed(tmp_path):
-    (tmp_path / "other").write_text("")
-    with without_calls("checkpoint-saves", calls_of(torch))():
-        torch.save({}, tmp_path / "a.tmp")
-        os.replace(tmp_path / "a.tmp", tmp_path / "a")
-        (tmp_path / "a.tmp").rename(tmp_path / "a")
-        os.replace(tmp_path / "other", tmp_path / "moved")
-        with pytest.raises(FileNotFoundError):
-            os.replace(tmp_path / "none", tmp_path / "a")
-    assert [each.name for each in tmp_path.iterdir()] == ["moved"]
+def test_checkpoints_are_whole_although_their_saves_do_not_count(tmp_path, monkeypatch):
+    """However they are saved: in Lightning's way into memory first, and over a file that is there."""
+    uncounted, lightning = [], types.ModuleType("lightning.fabric.plugins.io.torch_io")
+
+    def atomic_save(checkpoint, path):
+        torch.save(checkpoint, buffer)
+        path.write_bytes(buffer.getvalue())
+
+    @contextlib.contextmanager
+    def noting():
+        uncounted.append(1)
+        yield
+
+    lightning._atomic_save, buffer = atomic_save, io.BytesIO()
+    monkeypatch.setitem(sys.modules, lightning.__name__, lightning)
+    torch.save(0, tmp_path / "opened")
+    with uncounted_saves(calls_of(torch), noting)():
+        lightning._atomic_save(1, tmp_path / "last")
+        with open(tmp_path / "opened", "wb") as file:
+            torch.save(2, f=file)
+        handle, path = tempfile.mkstemp(dir=tmp_path)
+        os.close(handle)
+        torch.save(3, path)
+        os.replace(path, tmp_path / "moved")
+    torch.save(4, tmp_path / "later")
+    assert [torch.load(tmp_path / name) for name in ("last", "opened", "moved", "later")] == [1, 2, 3, 4]
+    assert len(uncounted) == 3
+
+
+@pytest.mark.parametrize("cause, module, kind, name", [
+    ("logging", "wandb", "", "log"), ("logging", "tensorboardX", "SummaryWriter", "add_scalar"),
+    ("logging", "mlflow", "", "log_metrics"), ("checkpoint-saves", "safetensors.torch", "", "serialize_file")])
+def test_calls_of_other_packages(monkeypatch, cause, module, kind, name):
+    loop, stand_in = Loop(compute=0.1), types.ModuleType(module)
+    owner = type(kind, (), {}) if kind else stand_in
+
+    def slow(*_):
+        loop.clock.now += 0.1
+
+    setattr(owner, name, slow)
+    if kind:
+        setattr(stand_in, kind, owner)
+    monkeypatch.setitem(sys.modules, module, stand_in)
+    loop.extra = lambda _: getattr(owner() if kind else owner, name)()
+    found = loop.diagnose(only=[cause])
+    assert names(found.causes) == [cause] and found.causes[0].gain == pytest.approx(2, rel=0.01)
+    assert vars(owner)[name] is slow
+
+
+def test_other_ways_to_wait_for_a_gpu_are_reads(monkeypatch):
+    waits = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: waits.append(1))
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    with without_calls("item-in-loop", calls_of(torch))():
+        torch.cuda.synchronize()
+        eval("torch.cuda.synchronize()", {"torch": torch, "__name__": "saturate.device_time"})  # at the end of a turn
+        copies = [torch.full((size,), value).cpu() for size, value in ((2, 1.0), (2, 5.0), (3, 7.0))]
+        assert torch.ones(1, requires_grad=True).cpu().requires_grad
+    assert waits == [1] and [each.tolist() for each in copies] == [[1, 1], [1, 1], [7, 7, 7]]
+
+
+@pytest.mark.parametrize("name, settings", [
+    ("tf32", [(torch.backends.cuda.matmul, "allow_tf32"), (torch.backends.cudnn, "allow_tf32")]),
+    ("cudnn-benchmark", [(torch.backends.cudnn, "benchmark")])])
+def test_settings_of_a_gpu_are_on_meanwhile(name, settings):
+    what_if = {each.name: each for each in step_what_ifs(Observation(torch), True, 1)}[name]
+    before = [getattr(*each) for each in settings]
+    with what_if.change():
+        assert all(getattr(*each) for each in settings)
+    assert [getattr(*each) for each in settings] == before and not all(before)
+    assert what_if.remedy.lines == (what_if.remedy.edit.added,)
+
+
+def test_what_may_fail_is_tried_last(script, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(Observation, "optimizer_share", 1.0)
+    text = TIMED.replace("loss.backward()", "assert len(images) == 4, 'no memory'; loss.backward()")
+    found = timed(monkeypatch, script, text, 99999, only=["batch-size", "fused-optimizer"])
+    assert dict(found.skipped) == {"batch-size": "the script failed with it: no memory"}
+    assert names(found.idle) == ["fused-optimizer"]
+
+
+@pytest.mark.parametrize("found, reason", [
+    (None, "torch cannot be imported"), (types.SimpleNamespace(__version__="2.3.1+cpu"), "torch 2.3.1.cpu is too old")])
+def test_a_torch_that_is_missing_or_too_old_is_an_error(script, monkeypatch, found, reason):  # noqa: F811
+    from saturate.scripts import diagnose_script, measure_script
+
+    monkeypatch.setitem(sys.modules, "torch", found)
+    with pytest.raises(saturate.Error, match=reason):
+        diagnose_script(str(script), [])
+    with pytest.raises(saturate.Error, match=reason):
+        measure_script(str(script), [], 1)
 
 
 def test_whole_numbers_on_the_host_are_read_anew():
@@ -144,8 +230,12 @@ def test_channels_last_takes_what_is_updated_together():
     state = optimizer.state[model.weight]
     tensors = [model.weight, model.weight.grad, state["exp_avg"], state["exp_avg_sq"]]
     values = [each.detach().clone() for each in tensors]
+    images = []
     with what_if.change():
         assert all(each.is_contiguous(memory_format=torch.channels_last) for each in tensors)
+        model.register_forward_pre_hook(lambda *given: images.append(given[2]["input"]), with_kwargs=True)
+        model(input=torch.ones(1, 3, 5, 5))
+    assert images[0].is_contiguous(memory_format=torch.channels_last)
     assert all(each.is_contiguous() and each.equal(value) for each, value in zip(tensors, values))
 
 

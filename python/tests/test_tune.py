@@ -1,7 +1,13 @@
 """saturate.tune(): patches of a script's text."""
 
+import errno
 import json
+import os
+import shutil
+import subprocess
+import sys
 import tempfile
+import time
 
 import pytest
 
@@ -64,6 +70,7 @@ def test_results_are_json_without_infinity(tmp_path, monkeypatch):
 
     found = tuning.Tuning("", gain=tuning.Gain(0.52, 0.0, float("inf")), loss_before=1.0, loss_after=float("nan"))
     monkeypatch.setattr(tuning, "tune", lambda *_, **__: found)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     (tmp_path / "train.py").write_text("")
     monkeypatch.setattr("sys.argv", ["saturate", "tune", "--json", str(tmp_path / "x.json"),
                                      str(tmp_path / "train.py")])
@@ -73,12 +80,87 @@ def test_results_are_json_without_infinity(tmp_path, monkeypatch):
     assert "0.52 times as fast (too few measurements)" in str(found)
 
 
+def test_a_result_that_cannot_be_written_is_printed(tmp_path, monkeypatch, capsys):
+    from saturate import __main__, tuning
+
+    folder, script = tmp_path / "results", tmp_path / "train.py"
+    folder.mkdir()
+    script.write_text("")
+    monkeypatch.setattr(tuning, "tune", lambda *_, **__: shutil.rmtree(folder) or tuning.Tuning(""))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["saturate", "tune", "--json", str(folder / "x.json"), str(script)])
+    assert __main__.main() == 2
+    out, errors = capsys.readouterr()
+    assert "no change of the script's text pays" in out and "the result cannot be written" in errors
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_of_several_processes_says_the_result(tmp_path, monkeypatch, capsys, rank):
+    from saturate import __main__, scripts
+
+    for name, value in (("RANK", rank), ("WORLD_SIZE", 2)):
+        monkeypatch.setenv(name, str(value))
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.setattr(scripts, "measure_script", lambda *_: {"rate": 1.0, "loss": None})
+    monkeypatch.setattr("sys.argv", ["saturate", "measure", "--json", str(tmp_path / "x.json"),
+                                     str(tmp_path / "train.py")])
+    assert __main__.main() == 0
+    assert (tmp_path / "x.json").exists() == bool(capsys.readouterr().out) == (rank == 0)
+    with pytest.raises(saturate.Error, match="one process"):
+        saturate.tune(tmp_path / "train.py")
+
+
+def test_a_tune_that_is_ended_ends_the_script(tmp_path):
+    pytest.importorskip("torch")
+    script, pid = tmp_path / "train.py", tmp_path / "pid"
+    (tmp_path / "temporary").mkdir()
+    script.write_text(f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\ntime.sleep(300)")
+    tune = subprocess.Popen([sys.executable, "-m", "saturate", "tune", script], stderr=subprocess.PIPE, text=True,
+                            env={**os.environ, "TMPDIR": str(tmp_path / "temporary")})
+    latest = time.monotonic() + 100
+    while time.monotonic() < latest and not (pid.exists() and pid.read_text()):
+        time.sleep(0.1)
+    tune.terminate()
+    errors = tune.communicate(timeout=100)[1]
+    assert tune.returncode == 143 and f"saturate: diagnose runs {script}" in errors, errors
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+    assert not list((tmp_path / "temporary").glob("saturate-*"))
+
+
 @pytest.mark.parametrize("loss, rate, reason", [(1.2, 30.0, "learns worse"), (float("nan"), 30.0, "learns worse"),
                                                 (1.0, 10.1, "not faster")])
 def test_tune_keeps_no_change_that_does_not_pay(runs, loss, rate, reason):
     runs.loss, runs.rate = loss, rate
     found = saturate.tune(runs.path, write=True)
     assert not found.is_kept and reason in str(found) and runs.path.read_text() == TEXT
+
+
+def test_tune_says_that_no_loss_was_compared(runs):
+    runs.loss = None
+    found = saturate.tune(runs.path)
+    assert found.is_kept and "losses are not compared" in str(found)
+
+
+def test_a_script_that_cannot_be_written_is_shown_as_a_diff(runs, monkeypatch):
+    """Its new text is made beside it, not beside a link to it, which may be on another disk."""
+    def failing(source, _):
+        assert os.path.dirname(source) == str(runs.path.parent)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (runs.path.parent / "links").mkdir()
+    link = runs.path.parent / "links/train.py"
+    link.symlink_to(runs.path)
+    monkeypatch.setattr("os.replace", failing)
+    found = saturate.tune(link, write=True)
+    assert found.is_kept and not found.is_written and "+DataLoader(data, num_workers=2)" in found.diff
+    assert "nothing is written: " in str(found) and runs.path.read_text() == TEXT
+    assert sorted(each.name for each in runs.path.parent.iterdir()) == ["links", "train.py"]
+    runs.commands.clear()
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(saturate.Error, match="folder cannot be written"):
+        saturate.tune(runs.path, write=True)
+    assert not runs.commands
 
 
 def test_tune_leaves_a_change_that_does_not_run_to_the_user(runs):
@@ -151,7 +233,16 @@ def test_a_diff_of_the_last_line(runs):
         " import torch\f", "-DataLoader(data)", told, "+DataLoader(data, num_workers=2)", told, ""]
 
 
+BENCHMARK = Edit("", {}, added="torch.backends.cudnn.benchmark = True")
+
+
 @pytest.mark.parametrize("before, edit, after", [
+    ("import os\nimport torch  # ü\nx = 1\n", BENCHMARK,
+     "import os\nimport torch  # ü\ntorch.backends.cudnn.benchmark = True\nx = 1\n"),
+    ("import os, torch\r\nx = 1\r\n", BENCHMARK,
+     "import os, torch\r\ntorch.backends.cudnn.benchmark = True\r\nx = 1\r\n"),
+    ("import torch\ncudnn.benchmark = False\n", BENCHMARK, None),
+    ("import torch as t\nfrom torch import nn\n", BENCHMARK, None),
     ("DataLoader(d, 4)", Edit("DataLoader", {"num_workers": 2}, 1), "DataLoader(d, 4, num_workers=2)"),
     ("x = data.DataLoader(d, num_workers=args.n, pin_memory=True)", Edit("DataLoader", {"num_workers": 2}, 1),
      "x = data.DataLoader(d, num_workers=2, pin_memory=True)"),

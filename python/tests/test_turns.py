@@ -32,6 +32,21 @@ def test_steps_that_each_begin_an_iteration_count():
         assert made == steps_before + 1 and end.value.value.steps_per_s == pytest.approx(10)
 
 
+@pytest.mark.parametrize("loaded, rate", [(0, 10), (50, 6.25)])
+def test_what_does_not_count_takes_no_time(loaded, rate):
+    """Workers load meanwhile, but steps are no faster than these are alone."""
+    turns, arm = Turns(lambda: None, Clock()), Arm(lambda: itertools.repeat(torch.zeros(8, 1)))
+    arm.loaded, steps = loaded, turns.fixed(arm, contextlib.nullcontext, 4)
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+        while True:
+            turns.clock.now += 0.1
+            with turns.uncounted():
+                turns.clock.now += 3
+            next(steps)
+    assert end.value.value.steps_per_s == pytest.approx(rate)
+
+
 def test_what_was_loaded_ahead_is_no_gain():
     """Batches that workers loaded during a rest do not count, if the loader is the limit."""
     turns, arm = Turns(lambda: None, Clock(1e-6)), Arm(lambda: itertools.repeat(torch.zeros(8, 1)))
