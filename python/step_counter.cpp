@@ -73,9 +73,7 @@ struct StepCounter {
     }
   }
 
-  void end_batch() {
-    ++batches;
-    if (!is_open || is_manual || !(has_stepped || optimizer.is_none())) return;
+  void end_step() {
     const int64_t now = clock.settle();
     if (is_due(now)) {
       self().attr("_end_step")(now);
@@ -83,6 +81,16 @@ struct StepCounter {
       ++steps;
       has_stepped = false;
     }
+  }
+
+  void end_batch() {
+    ++batches;
+    if (is_open && !is_manual && (has_stepped || optimizer.is_none())) end_step();
+  }
+
+  void end_others_step() {
+    const bool has_batch = !source.is_none();
+    if (is_open && !is_manual && counts_others && has_stepped && has_batch) end_step();
   }
 
   void optimizer_stepped(nb::handle which) {
@@ -129,15 +137,16 @@ struct StepCounter {
     if (is_counted || !clock.is_own_thread()) {
       return nb::steal(PyObject_CallFunctionObjArgs(next, iteration, nullptr));
     }
+    if (is_grad_enabled.is_none()) is_grad_enabled = imported("torch", "is_grad_enabled");
+    const bool has_gradients = is_grad_enabled.is_none() ||
+                               nb::cast<bool>(checked(PyObject_CallNoArgs(is_grad_enabled.ptr())));
+    if (has_gradients) end_others_step();
     const auto call = [&](PyObject* of) { return PyObject_CallFunctionObjArgs(next, of, nullptr); };
     nb::object batch = waited(call, iteration);
     if (!batch.is_valid()) return batch;
     const nb::object dataset = nb::getattr(iteration, "_dataset", nb::none());
     const nb::object from =
         weakly(dataset.is_none() ? nb::getattr(iteration, "_loader", nb::none()) : dataset);
-    if (is_grad_enabled.is_none()) is_grad_enabled = imported("torch", "is_grad_enabled");
-    const bool has_gradients = is_grad_enabled.is_none() ||
-                               nb::cast<bool>(checked(PyObject_CallNoArgs(is_grad_enabled.ptr())));
     if (counts_others && has_gradients) samples += size_of(batch);
     const bool is_usual = from.is(source) || from.is(source_before);
     if (!has_gradients || !is_usual || clock.is_long()) {
@@ -357,6 +366,7 @@ void register_step_counter(nb::module_& module) {
       .def_rw("function", &Hook::function, nb::arg().none());
   nb::class_<StepCounter>(module, "StepCounter", nb::type_slots(slots))
       .def(nb::init<nb::object>(), nb::arg("clock"))
+      .def("_end_others_step", &StepCounter::end_others_step)
       .def_rw("steps", &StepCounter::steps)
       .def_rw("samples", &StepCounter::samples)
       .def_rw("_loops", &StepCounter::loops)

@@ -85,8 +85,12 @@ class StepCounter:
     def step(self, *, loss: Any = None) -> None:
         """A step has ended. Calls self._end_manual_step(now, loss) if one is due."""
     def _other_batch(self, next: Callable[[Any], Any], iteration: Any, /) -> Any:
-        """next(iteration), of a loader of torch or saturate. Calls self._look_at_other(has_gradients, is_usual) if it is
-        evaluation, of a dataset that did not come last, also before a BatchIterator's, or the step so far was long."""
+        """next(iteration), of a loader of torch or saturate, after _end_others_step() unless it is evaluation. Calls
+        self._look_at_other(has_gradients, is_usual) if it is evaluation, of a dataset that did not come last, also
+        before a BatchIterator's, or the step so far was long."""
+    def _end_others_step(self) -> None:
+        """Ends a step if an optimizer has made one with a batch of _other_batch(), and neither step() nor a
+        BatchIterator was ever used. Calls self._end_step(now) if one is due."""
     def _optimizer_stepped(self, optimizer: Any, *_: Any) -> None: ...
 
 class BatchIterator:

@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple, Union
 
 from ._core import Error
 from ._core import Loader as _Core
@@ -78,7 +78,7 @@ class Loader:
         size: side of square images in pixels, or (height, width). Required, except for tensors.
         dtype: "float32", "float16" or "bfloat16", normalised by mean and std; or "uint8", as decoded. Also such a
             type of numpy or torch.
-        layout: "nchw" or "nhwc".
+        layout: "nchw" or "nhwc"; for uint8 with to="tensorflow" only "nhwc".
         to: "numpy" (the default), "torch" (the default with `device`), "jax", "tensorflow", "dlpack" (which every
             framework can import), or a function of such an array. No pixel is copied.
         device: a device of torch, such as "cuda". Bytes are then copied there from pinned memory, on a separate
@@ -158,6 +158,8 @@ class Loader:
             raise ValueError('numpy has no bfloat16: use to="torch", "dlpack" or a function')
         if device is not None and to != "torch":
             raise ValueError(f'device={device!r} needs to="torch"')
+        if to == "tensorflow" and dtype == "uint8" and layout == "nchw":  # which are seen as planes by their strides
+            raise ValueError('tensorflow imports uint8 images as [N, height, width, 3] only: give layout="nhwc"')
         self._convert = converter(to)
         self._rank, self._world = resolved_world(rank, world)
         batch = one_of("batch", batch, "batch_size",
@@ -321,6 +323,12 @@ class Loader:
     def samples(self) -> int:
         """Samples in the source, like len(loader.dataset) of a DataLoader."""
         return self._core.size
+
+    @property
+    def dataset(self) -> NoReturn:
+        """There is none, which hasattr() says too."""
+        raise AttributeError("a saturate.Loader has no dataset: `samples` is its size, and load_state_dict() goes to a "
+                             "batch, in place of Accelerate's skip_first_batches()")
 
     @property
     def batch_size(self) -> int:

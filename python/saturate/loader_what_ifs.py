@@ -266,16 +266,19 @@ def _decode_cache(loader: Any) -> List[WhatIf]:
     return [what_if]
 
 
-def _replacement(loader: Any) -> List[WhatIf]:
-    arguments, why_not = replacement_of(loader)
+def _replacement(loader: Any, has_gpu: bool) -> List[WhatIf]:
+    arguments, why_not, differences = replacement_of(loader)
     if arguments is None and not why_not:
         return []
 
-    given = arguments or {}
+    given = dict(arguments or {})
+    if has_gpu:  # from pinned memory, as a DataLoader may have it
+        given["device"] = "cuda"
     shown = ", ".join(f"{name}={value!r}" for name, value in given.items() if name != "source")
-    remedy = Remedy("Use saturate's loader instead", (f"saturate.Loader({given.get('source')!r}, {shown})",))
+    text = "; ".join(("Use saturate's loader instead", *differences))
+    remedy = Remedy(text, (f"saturate.Loader({given.get('source')!r}, {shown})",))
     return [WhatIf("saturate-loader", remedy, batches=lambda: Loader._for_diagnosis(**given), is_trade=True,
-                   skipped=why_not)]
+                   alters=bool(differences), skipped=why_not)]
 
 
 def loader_what_ifs(loader: Any, has_gpu: bool, is_blocking: bool = False,
@@ -287,11 +290,12 @@ def loader_what_ifs(loader: Any, has_gpu: bool, is_blocking: bool = False,
         return [not_tried(name, "the loader is no DataLoader of torch's, so its arguments are not known")
                 for name in OF_DATALOADER if name != "saturate-loader" or not isinstance(loader, Loader)]
     return [*_workers(loader), *_pinning(loader, has_gpu, is_blocking), *_decode_cache(loader),
-            *(_replacement(loader) if is_wanted("saturate-loader") else []), *_batch_size(loader)]
+            *(_replacement(loader, has_gpu) if is_wanted("saturate-loader") else []), *_batch_size(loader)]
 
 
 def have_same_data(one: Any, other: Any) -> bool:
-    first, second = (each._arguments["source"] if isinstance(each, Loader) else each.dataset for each in (one, other))
+    first, second = (each._arguments["source"] if isinstance(each, Loader) else getattr(each, "dataset", each)
+                     for each in (one, other))
     return first is second or (isinstance(first, str) and bool(first == second))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -19,6 +20,9 @@ from .world import is_rank_0
 
 # The scalars of a record, for TensorBoard, under the command's names.
 SCALARS = ("loss", "lr", "images_per_s", "memory_peak_bytes")
+
+# Whether saturate runs this script, perhaps several times, to measure it: no run is kept.
+is_measured_script = False
 
 
 class Reading(NamedTuple):
@@ -41,31 +45,44 @@ def host() -> Dict[str, Any]:
     torch = sys.modules.get("torch")
     return {"system": platform.platform(), "cores": len(os.sched_getaffinity(0)), "python": platform.python_version(),
             "saturate": f"{__version__} (saturate.watch)", "torch": getattr(torch, "__version__", "n/a"),
-            "program": without_queries(" ".join(sys.argv))}
+            "program": without_queries(" ".join(sys.argv).encode("utf-8", "backslashreplace").decode())}
 
 
 class RunFolder:
-    """Writes records, each to the system at once."""
+    """Writes records, each to the system at once. If the folder holds a run, one beside it is made: FOLDER-2, -3 ..."""
 
     def __init__(self, folder: Any) -> None:
-        self.path = os.fspath(folder)
-        metrics = os.path.join(self.path, "metrics.jsonl")
-        os.makedirs(self.path, exist_ok=True)
+        self.path = asked = os.fspath(folder)
+        for number in itertools.count(2):
+            os.makedirs(self.path, exist_ok=True)
+            self._metrics = os.path.join(self.path, "metrics.jsonl")
+            try:
+                self._file = open(self._metrics, "x", encoding="utf-8")
+                break
+            except FileExistsError:
+                self.path = f"{os.path.abspath(asked)}-{number}"
         try:
-            self._file = open(metrics, "x", encoding="utf-8")
-        except FileExistsError:
-            raise Error(f"there is a run already ({metrics}). Name another folder with out=; if you watch two "
-                        "loaders in turn, watch only the training loader, and make it once, not in each epoch: each "
-                        "watch ends the one before") from None
-        with open(os.path.join(self.path, "host.json"), "w", encoding="utf-8") as file:
-            json.dump(host(), file, indent=2)
+            with open(os.path.join(self.path, "host.json"), "w", encoding="utf-8") as file:
+                json.dump(host(), file, indent=2)
+            if self.path != asked:
+                warnings.warn(f"there is a run already in {asked}: this one is written to {self.path} "
+                              "(saturate.watch). If one program does this again and again, it watches two loaders in "
+                              "turn, and each watch ends the one before: watch only the training loader")
+        except BaseException:
+            self.close()
+            raise
 
     def write(self, record: Dict[str, Any]) -> None:
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        finally:
+            with contextlib.suppress(OSError):
+                if os.path.getsize(self._metrics) == 0:  # without a record it is not a run
+                    os.remove(self._metrics)
 
 
 def summary_writer() -> Any:
@@ -131,19 +148,22 @@ class Outputs:
 
 
 def open_outputs(out: Any, tensorboard: Union[bool, str, os.PathLike[str]]) -> Outputs:
-    """Rank 0's; other ranks have none."""
+    """Rank 0's; other ranks have none, nor has a script that is measured."""
     if tensorboard is True and out is None:
         raise Error("there is no folder for TensorBoard's events (tensorboard). Give out= too, or the folder in place "
                     "of True")
-    if not is_rank_0():
+    if not is_rank_0() or is_measured_script:
         return Outputs([])
-    if tensorboard is not False:
-        kind, folder = summary_writer(), out if tensorboard is True else tensorboard
-    opened: List[Any] = [] if out is None else [RunFolder(out)]
-    if tensorboard is not False:
-        path = os.fspath(folder)
-        opened.append(EventFiles(kind(os.path.join(path, "tb") if tensorboard is True else path)))
-    return Outputs(opened)
+    kind = None if tensorboard is False else summary_writer()
+    outputs = Outputs([] if out is None else [RunFolder(out)])
+    if kind is not None:
+        try:
+            folder: Any = os.path.join(outputs.open[0].path, "tb") if tensorboard is True else tensorboard
+            outputs.open.append(EventFiles(kind(os.fspath(folder))))
+        except BaseException:
+            outputs.close()
+            raise
+    return outputs
 
 
 def device_phases(before: Reading, now: Reading) -> Optional[Dict[str, float]]:

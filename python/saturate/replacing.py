@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ._core import Error
+from .counterparts import Counterparts, is_torchvisions
 from .loader import Loader
 from .sources import ENCODED_ENDINGS, is_image_folder
 from .world import found_world
 
-TRANSFORMS = ("RandomResizedCrop", "RandomHorizontalFlip", "Normalize", "ToTensor", "PILToTensor", "ToImage",
-              "ConvertImageDtype", "ToDtype", "ToPureTensor")
-TO_BYTES = ("PILToTensor", "ToImage")
-TO_TYPE = ("ConvertImageDtype", "ToDtype")
-OTHERS = "only RandomResizedCrop, RandomHorizontalFlip, ToTensor and Normalize have counterparts"
 
+class Replacement(NamedTuple):
+    """saturate.Loader's arguments, or why there are none; neither for a dataset of another kind."""
 
-def _size(size: Any) -> Union[int, Tuple[int, int]]:
-    sides = [int(side) for side in size] if isinstance(size, (list, tuple)) else [int(size)]
-    return sides[0] if len(set(sides)) == 1 else (sides[0], sides[1])
+    arguments: Optional[Dict[str, Any]] = None
+    why_not: str = ""
+    differences: Tuple[str, ...] = ()  # of the batches, beyond rounding and the order
 
 
 class _Wrapper:
@@ -34,54 +32,12 @@ def _only_calls_transforms(kind: type) -> bool:
     return code is not None and (code.co_code, code.co_names) == (wanted.co_code, wanted.co_names)
 
 
-def _is_torchvisions(part: Any) -> bool:
-    return type(part).__module__.startswith("torchvision.")
-
-
 def _flat(transform: Any) -> List[Any]:
-    if type(transform).__name__ == "Compose" and _is_torchvisions(transform):
+    if type(transform).__name__ == "Compose" and is_torchvisions(transform):
         return [part for each in transform.transforms for part in _flat(each)]
     if _only_calls_transforms(type(transform)) and hasattr(transform, "transforms"):
         return _flat(transform.transforms)
     return [] if transform is None else [transform]
-
-
-def _why_not_crop(part: Any) -> str:
-    interpolation = str(getattr(part.interpolation, "value", part.interpolation))
-    if interpolation not in ("bilinear", "2"):  # 2 is PIL's number for it
-        return f"saturate.Loader resizes by bilinear interpolation, and RandomResizedCrop by {interpolation}"
-    return "RandomResizedCrop has antialias=False" if getattr(part, "antialias", True) is False else ""
-
-
-def _why_not_type(part: Any) -> str:
-    kind = str(part.dtype)
-    if kind not in ("torch.float32", "torch.float16", "torch.bfloat16"):
-        return f"saturate.Loader has no batches of {kind} that are scaled to 1"
-    return "" if getattr(part, "scale", True) else f"{type(part).__name__} does not scale to 1 (scale=True)"
-
-
-def _add(part: Any, found: Dict[str, Any]) -> str:
-    """Adds the arguments of a transform; or why there are none."""
-    name = type(part).__name__
-    if name not in TRANSFORMS or not _is_torchvisions(part):
-        return f"saturate.Loader has no counterpart of the transform {name}"
-    if name == "ToTensor":
-        found["dtype"] = "float32"
-    elif name in TO_BYTES:
-        found.setdefault("dtype", "uint8")  # unless another one scales it
-    elif name in TO_TYPE:
-        found["dtype"] = str(part.dtype).replace("torch.", "")
-        return _why_not_type(part)
-    elif name == "RandomResizedCrop":
-        again = "crop" in found
-        found.update(size=_size(part.size), crop="random_resized",
-                     options={"augment.scale": list(part.scale), "augment.ratio": list(part.ratio)})
-        return OTHERS if again else _why_not_crop(part)
-    elif name == "RandomHorizontalFlip":
-        found["flip"] = float(part.p)
-    elif name == "Normalize":
-        found.update(mean=[float(each) for each in part.mean], std=[float(each) for each in part.std])
-    return ""
 
 
 def is_of_torchvision(dataset: Any, *names: str) -> bool:
@@ -142,24 +98,29 @@ def _folder_of(dataset: Any) -> Optional[str]:
     return None
 
 
-def replacement_of(loader: Any) -> Tuple[Optional[Dict[str, Any]], str]:
-    """saturate.Loader's arguments, and why there are none; neither for a dataset of another kind."""
+def replacement_of(loader: Any) -> Replacement:
     dataset = loader.dataset
     if not is_of_torchvision(dataset, "ImageFolder"):
-        return None, ""
+        return Replacement()
     if not is_image_folder(dataset):
-        return None, "the dataset has its own way to read an image"
-    found: Dict[str, Any] = {"flip": 0.0, "mean": [0.0] * 3, "std": [1.0] * 3}
+        return Replacement(why_not="the dataset has its own way to read an image")
+    if dataset.target_transform is not None:
+        return Replacement(why_not="saturate.Loader has no counterpart of a target_transform")
+    found = Counterparts()
     for part in _flat(dataset.transform):
-        why_not = _add(part, found)
-        if why_not:
-            return None, why_not
-    if "crop" not in found or "dtype" not in found or dataset.target_transform is not None:
-        return None, OTHERS
-    why_not = _sampling(loader, found)
+        found.add(part)
+        if found.why_not:
+            return Replacement(why_not=found.why_not)
+    if not found.are_complete:
+        return Replacement(why_not="the transforms do not make tensors of one size")
+    why_not = _sampling(loader, found.arguments)
     if why_not:
-        return None, why_not
+        return Replacement(why_not=why_not)
     root = _folder_of(dataset)
     if root is None:
-        return None, "the dataset's samples are not those that saturate.Loader finds in their folder"
-    return {"source": f"folder:{root}", "batch_size": loader.batch_size, "to": "torch", **found}, ""
+        return Replacement(why_not="the dataset's samples are not those that saturate.Loader finds in their folder")
+    arguments: Dict[str, Any] = {"source": f"folder:{root}", "batch_size": loader.batch_size, "to": "torch",
+                                 **found.arguments}
+    if found.options:
+        arguments["options"] = found.options
+    return Replacement(arguments, differences=tuple(found.differences))

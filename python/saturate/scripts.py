@@ -11,6 +11,7 @@ import time
 import types
 from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence, Set
 
+from . import records
 from ._core import Error
 from .device_time import synchronize
 from .diagnosing import Diagnosis, conclude
@@ -321,7 +322,8 @@ def run_script(path: str, arguments: Sequence[str], source: Optional[str] = None
     try:
         sys.argv, sys.modules["__main__"] = [path, *arguments], module
         sys.path[0] = os.path.dirname(os.path.abspath(path))
-        exec(code, module.__dict__)
+        with replaced(records, "is_measured_script", True):
+            exec(code, module.__dict__)
     finally:
         sys.argv, sys.path[:], sys.modules["__main__"] = before
 

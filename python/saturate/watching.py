@@ -8,10 +8,12 @@ import os
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from ._core import BatchIterator, Error, PhaseClock, StepCounter
+from .loader_what_ifs import have_same_data
 from .phases import NAMES, Hooks, shares
 from .records import Outputs, Reading, device_phases, finite, open_outputs, record_of, worker_times
 from .sampling import SEARCH_STEPS, Sampling
 from .telemetry import Gpu, Telemetry
+from .world import warn_if_undivided
 
 RECORD_NS = 10**9    # between two records, and
 LATER_NS = 10**10    # after FIRST_NS, since a day of the former takes 100 MB
@@ -29,7 +31,8 @@ class Watch(StepCounter):
                 ...
 
     counts a step for each batch after which an optimizer has stepped (before the first one, and without torch, for each
-    batch). Each further watch() with the same arguments continues the first; it ends when another one begins, or the
+    batch). Each further watch() with the same arguments continues the first; with the same `out`, also if its loader is
+    another one of the same data, which a program may make in each epoch. It ends when another one begins, or the
     program ends. Any other loop says when a step ends:
 
         with saturate.watch(out="runs/mine") as w:
@@ -37,6 +40,10 @@ class Watch(StepCounter):
                 ...
                 w.step(loss=loss)
         print(w)
+
+    Without w.step(), such as around a framework's trainer.fit(), a step ends if a loader of torch or saturate is asked
+    for a batch after an optimizer has stepped, except under torch.no_grad(). A framework that divides a loader among
+    processes, or moves its batches to a device, does neither with a Watch: give watch() the loader that is prepared.
 
     wait: in next() of `loader`, of any torch DataLoader, and of any saturate.Loader. forward: in the outermost
     modules, which are found during the first two steps, or in `model`; without gradients it is evaluation.
@@ -55,9 +62,10 @@ class Watch(StepCounter):
     loader: what to iterate over; may be left out. Its attributes that a Watch lacks, such as `dataset` and `sampler`,
         are the Watch's too. Its batches are the samples that are counted; without it those of all loaders are, except
         under torch.no_grad().
-    out: a folder for metrics.jsonl and host.json, which `saturate report FOLDER` makes a page of; must not hold a
-        run. A record is written once a second, after an hour every ten seconds. On other ranks than 0 nothing is
-        written. By default nothing is written.
+    out: a folder for metrics.jsonl and host.json, which `saturate report FOLDER` makes a page of. If it holds a run,
+        FOLDER-2 (or -3 ...) is taken, with a warning. A record is written once a second, after an hour every ten
+        seconds. Nothing is written on other ranks than 0, nor in a script that saturate measures (diagnose, tune). By
+        default nothing is written.
     tensorboard: a folder for TensorBoard's events, or True: `out`/tb. Needs torch and the package tensorboard.
     model: the outermost module. Give it if it is compiled, as torch.compile returned it: the search makes torch compile
         once more, and finds no module that is called in compiled code, such as one after model.compile().
@@ -99,6 +107,8 @@ class Watch(StepCounter):
     def _begin_pass(self) -> Iterator[Any]:
         if self.loader is None:
             raise Error("there is nothing to iterate over (saturate.watch). Give it the loader")
+        if self._begun_epochs == 0:
+            warn_if_undivided(self.loader)
         self._begun_epochs += 1
         self._batches = 0
         self._counts_others = False
@@ -194,6 +204,7 @@ class Watch(StepCounter):
         """Ends the measurement and removes every hook."""
         if not self._is_open:
             return
+        self._end_others_step()
         self._is_open, self._due_step = False, 0
         self._hooks.remove()
         _active.remove(self)
@@ -210,7 +221,10 @@ class Watch(StepCounter):
         return self.loader is not None and self._loops == 0 and not self._is_block and not self._is_manual
 
     def _is_for(self, loader: Any, arguments: Tuple[Any, ...]) -> bool:
-        return loader is not None and self.loader is loader and self._arguments == arguments
+        if self._is_block or loader is None or self.loader is None or self._arguments != arguments:
+            return False
+        is_next = arguments[0] is not None and self._loops == 0  # of the loop's loaders, if it makes one in each epoch
+        return self.loader is loader or (is_next and have_same_data(self.loader, loader))
 
     def __enter__(self) -> Watch:
         self._is_block = True
@@ -252,7 +266,8 @@ def watch(loader: Any = None, *, out: Union[str, os.PathLike[str], None] = None,
           tensorboard: Union[bool, str, os.PathLike[str]] = False) -> Watch:
     """Measures where a training loop's time goes: see saturate.Watch."""
     for one in _active:
-        if not one._is_block and one._is_for(loader, (out, model, tensorboard)):
+        if one._is_for(loader, (out, model, tensorboard)):
+            one.loader = loader
             return one
     return Watch(loader, out=out, model=model, tensorboard=tensorboard)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Optional, Tuple
+import warnings
+from typing import Any, Optional, Tuple
 
 from . import _core
 from .arguments import whole
@@ -54,3 +55,16 @@ def resolved_world(rank: Optional[int], world: Optional[int]) -> Tuple[int, int]
     if not 0 <= rank < world:
         raise _core.Error(f"rank {rank} is not one of {world} processes (rank). Give a rank from 0 to world - 1")
     return rank, world
+
+
+def warn_if_undivided(loader: Any) -> None:
+    """If each process reads all samples of a DataLoader that is watched. A framework divides only those that it knows,
+    and does not know a Watch."""
+    data, group = sys.modules.get("torch.utils.data"), group_world()
+    if data is None or group is None or group[0] != 0 or group[1] == 1 or type(loader) is not data.DataLoader:
+        return
+    is_whole = type(loader.sampler) in (data.SequentialSampler, data.RandomSampler)
+    if is_whole and type(loader.batch_sampler) is data.BatchSampler:
+        warnings.warn(f"the DataLoader's {type(loader.sampler).__name__} does not divide the samples among the "
+                      f"{group[1]} processes (saturate.watch). If a framework is to do that, watch the loader that it "
+                      "has prepared, or write `with saturate.watch():` around the framework's loop")

@@ -172,6 +172,18 @@ def test_keys_that_a_loader_does_not_use_are_refused(key, value):
         make(options={key: value})
 
 
+def test_tensorflow_takes_no_bytes_by_strides():
+    with pytest.raises(ValueError, match='layout="nhwc"'):
+        make(to="tensorflow", dtype="uint8")
+
+
+def test_a_loader_without_a_dataset_says_what_is_in_its_place():
+    loader = make()
+    assert not hasattr(loader, "dataset")
+    with pytest.raises(AttributeError, match="load_state_dict.*skip_first_batches"):
+        loader.dataset
+
+
 def test_padding_needs_a_crop_that_pads():
     with pytest.raises(ValueError, match='crop="pad"'):
         make(padding=4)

@@ -122,6 +122,19 @@ def test_accelerate_saves_and_loads_the_position(tmp_path):
         assert rest == found[batches:]
 
 
+def test_a_loader_that_accelerate_has_prepared_is_watched():
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=4)
+    loader = accelerator.prepare(torch.utils.data.DataLoader(list(range(22)), batch_size=4))
+    expected = [False, False, False, True, False, True] * 2
+    with saturate.watch(loader) as watch:
+        assert synchronised(accelerator, watch) == expected
+    assert watch.samples == 44
+    with saturate.watch() as watch:
+        assert synchronised(accelerator, loader) == expected
+    assert (watch.steps, watch.samples) == (4, 44)
+
+
 def test_the_accelerate_example_runs_on_two_processes():
     pytest.importorskip("accelerate")
     text = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
@@ -160,3 +173,29 @@ def test_lightning_resumes_within_an_epoch(tmp_path):
     assert len(whole) == 18
     for step in (2, 6, 9, 17):  # also at the end of an epoch
         assert fit(str(tmp_path / f"step={step}.ckpt")) == whole[step:]
+
+
+def test_a_watch_around_lightning_counts_its_steps():
+    lightning = pytest.importorskip("lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch, _):
+            return self.layer(batch).sum()
+
+        def validation_step(self, batch, _):
+            self.layer(batch)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    trainer = lightning.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, max_epochs=3,
+                                enable_progress_bar=False, enable_model_summary=False)
+    training, validation = (torch.utils.data.DataLoader(torch.zeros(size, 1), batch_size=4) for size in (24, 8))
+    with saturate.watch() as watch:
+        trainer.fit(Module(), training, validation)
+    assert (watch.steps, watch.samples) == (18, 72)
+    assert min(watch.phases[name] for name in ("forward", "backward", "optimizer", "evaluation")) > 0

@@ -133,17 +133,21 @@ def test_a_watch_that_was_not_iterated_gives_way(tmp_path):
     len(saturate.watch(loader, out=tmp_path / "a"))
     for _ in saturate.watch(other, out=tmp_path / "b"):
         pass
-    with pytest.raises(saturate.Error, match="watch only the training loader"):  # two loaders in turn
-        saturate.watch(loader, out=tmp_path / "a")
-    saturate.watch(other, out=tmp_path / "c").close()
+    with pytest.warns(UserWarning, match="watch only the training loader"):  # two loaders in turn
+        saturate.watch(loader, out=tmp_path / "a").close()
+    assert len(records(tmp_path / "a")) == len(records(tmp_path / "a-2")) == 1
 
 
 def test_one_watch_at_a_time_and_one_run_in_a_folder(tmp_path):
-    with saturate.watch(out=tmp_path):
-        with pytest.raises(saturate.Error, match="another watch"):
-            saturate.watch()
-    with pytest.raises(saturate.Error, match="run already"):
-        saturate.watch(out=tmp_path)
+    with saturate.watch(out=tmp_path / "run"), pytest.raises(saturate.Error, match="another watch"):
+        saturate.watch()
+    for steps in (2, 3):
+        with pytest.warns(UserWarning, match=f"written to .*run-{steps}"):
+            watch = saturate.watch(out=tmp_path / "run")
+        for _ in range(steps):
+            watch.step()
+        watch.close()
+    assert [records(tmp_path / name)[-1]["step"] for name in ("run", "run-2", "run-3")] == [0, 2, 3]
     with saturate.watch() as watch, pytest.raises(saturate.Error, match="the loader"):
         next(iter(watch))
 

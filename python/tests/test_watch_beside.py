@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 
 from saturate.observing import Observation  # noqa: E402
 from saturate.patches import calls_of, without_calls  # noqa: E402
+from saturate.scripts import run_script  # noqa: E402
 
 
 def test_what_others_replace_during_a_watch_stays_and_calls_nothing_of_it(monkeypatch):
@@ -184,6 +185,15 @@ def test_a_full_disk_ends_no_training(monkeypatch, tmp_path):
         for _ in range(2):
             watch.step()
     assert watch.steps == 2
+
+
+def test_a_script_that_is_measured_keeps_no_run(tmp_path):
+    script, run = tmp_path / "train.py", tmp_path / "run"
+    script.write_text("import sys, saturate\nwith saturate.watch(out=sys.argv[1]) as watch:\n    watch.step()\n")
+    run_script(str(script), [str(run)])
+    assert not run.exists()
+    saturate.watch(out=run).close()
+    assert run.exists()
 
 
 def test_a_loss_of_several_values_is_refused_at_once(tmp_path):

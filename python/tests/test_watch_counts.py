@@ -28,11 +28,59 @@ def counted(batch):
     return watch.samples / 2
 
 
-def test_records_hold_no_signatures(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["train.py", "--data", "https://host/x.shard?X-Amz-Signature=hidden"])
+@pytest.mark.parametrize("data, shown", [("https://host/x.shard?X-Amz-Signature=hidden", "https://host/x.shard"),
+                                         ("caf\udce9", "caf\\udce9")])  # a byte that is not of UTF-8
+def test_records_hold_the_command_without_signatures(tmp_path, monkeypatch, data, shown):
+    monkeypatch.setattr("sys.argv", ["train.py", "--data", data])
     with saturate.watch(out=tmp_path / "run") as watch:
         watch.step()
-    assert json.loads((tmp_path / "run/host.json").read_text())["program"] == "train.py --data https://host/x.shard"
+    assert json.loads((tmp_path / "run/host.json").read_text())["program"] == f"train.py --data {shown}"
+
+
+def test_a_start_that_fails_leaves_no_run(tmp_path, monkeypatch):
+    def full():
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+        patch.setattr("saturate.records.host", full)
+        saturate.watch(out=tmp_path)
+    assert not (tmp_path / "metrics.jsonl").exists()
+    saturate.watch(out=tmp_path).close()
+    assert (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_loader_that_is_made_in_each_epoch_continues_the_run(tmp_path):
+    for _ in range(3):
+        for _ in saturate.watch(saturate.Loader(SYNTH, batch=16, size=8), out=tmp_path / "run"):
+            pass
+    saturate.watch().close()
+    (end,) = (json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines())
+    assert (end["kind"], end["step"], end["samples"], end["epoch"]) == ("end", 12, 180, 3.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_steps_of_a_framework_s_loop_are_counted(tmp_path):
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader, evaluation = (torch.utils.data.DataLoader(torch.zeros(size, 1), batch_size=2) for size in (12, 4))
+
+    def fit(epochs):
+        for _ in range(epochs):
+            for number, batch in enumerate(loader):
+                model(batch).sum().backward()
+                if number % 2:  # two batches are accumulated
+                    optimizer.step()
+            with torch.no_grad():
+                for batch in evaluation:
+                    model(batch)
+
+    with saturate.watch() as watch:
+        fit(4)
+        assert (watch.steps, watch.samples) == (12, 48) and not watch._hooks._search
+        model(next(iter(loader))).sum().backward()
+        optimizer.step()
+    assert watch.steps == 13
 
 
 def test_the_samples_of_unusual_batches():

@@ -5,6 +5,7 @@ import itertools
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -181,6 +182,22 @@ def test_a_state_that_was_loaded_before_the_group(monkeypatch, launched, batch):
             next(iter(loader))
     else:
         assert labels_of(loader) == ranks_of(2)[1][1:]
+
+
+def test_a_watched_loader_that_is_not_divided_is_told_once(monkeypatch):
+    data = pytest.importorskip("torch.utils.data")
+    samples, found = list(range(8)), []
+    for world in (1, 2):
+        monkeypatch.setattr("saturate.world.group_world", lambda world=world: (0, world))
+        for arguments in ({}, {"shuffle": True}, {"batch_sampler": [[0], [1]]},
+                          {"sampler": data.DistributedSampler(samples, 2, 0)}):
+            with saturate.watch(data.DataLoader(samples, **arguments)) as watch, warnings.catch_warnings(
+                    record=True) as told:
+                warnings.simplefilter("always")
+                for _ in range(2):
+                    list(watch)
+            found.append(len([each for each in told if "does not divide" in str(each.message)]))
+    assert found == [0, 0, 0, 0, 1, 1, 0, 0]
 
 
 DISTRIBUTED = """
