@@ -30,6 +30,22 @@ TEST(OpenDataset, UnknownSchemeNamesTheNearestOne) {
   EXPECT_EQ(error_of([] { open_dataset(env(), "tar:a.tar,"); }).kind(), ErrorKind::kUsage);
 }
 
+// It need not be data.source.
+TEST(OpenDataset, AWrongOptionNamesTheSource) {
+  const auto where = [](const char* uri) {
+    return error_of([&] { open_dataset(env(), uri); }).where();
+  };
+  EXPECT_EQ(where("folder:"), "folder:");
+  EXPECT_EQ(where("tar:a.tar,"), "tar:a.tar,");
+  EXPECT_EQ(where("tar:a.tar,labels=x"), "a.tar");
+  EXPECT_EQ(where("idx:a,split=x"), "a,split=x");
+  EXPECT_EQ(where("idx:a,b,c"), "idx:a,b,c");
+  EXPECT_EQ(where("masks:a,classes=1"), "a,classes=1");
+  EXPECT_EQ(where("tokens:a,type=int8"), "tokens:a,type=int8");
+  EXPECT_EQ(where("split:train,5,synth:"), "split:train,5,synth:");
+  EXPECT_EQ(where("synth:size=0"), "synth:size=0");
+}
+
 TEST(OpenDataset, TheSchemeSaysWhetherSamplesAreFilesOfTheirOwn) {
   for (const char* uri : {"folder:a", "masks:a,b", "s3://bucket/set/", "folder:s3://bucket/set",
                           "split:train,1/5,folder:a", "split:test,1/5,split:train,1/5,s3://b/set/"})

@@ -121,7 +121,7 @@ TEST(SynthText, ImpossibleOptionsAreUsageErrors) {
     const Error error =
         error_of([&] { open_dataset(Env::posix(), std::string("synth-text:") + options); });
     EXPECT_EQ(error.kind(), ErrorKind::kUsage) << options;
-    EXPECT_EQ(error.where(), "data.source") << options;
+    EXPECT_EQ(error.where(), std::string("synth-text:") + options);
   }
   const Error unknown = error_of([] { open_dataset(Env::posix(), "synth-text:sybmols=3"); });
   EXPECT_EQ(unknown.remedy(), "Did you mean \"symbols\"?");

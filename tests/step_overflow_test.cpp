@@ -284,7 +284,7 @@ TEST(OverflowInARun, InEveryStepEndsTheRun) {
       recipe.train.epochs = epochs;
       const Error error = error_of([&] { run_overflowing(recipe); });
       EXPECT_EQ(error.kind(), ErrorKind::kRun);
-      EXPECT_TRUE(error.reason().starts_with("fp16 overflows step after step by step"))
+      EXPECT_TRUE(error.reason().starts_with("fp16 overflows in each of the last steps up to"))
           << error.what();
       EXPECT_NE(error.remedy().find("precision.mode"), std::string::npos);
     }

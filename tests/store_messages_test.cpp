@@ -188,6 +188,9 @@ TEST_F(StoreMessages, OfSourcesThatAreNotAsMeant) {
   for (const std::string value : {"", "x"})
     expect(opened("tar:" + server.url("/a,labels=") + value),
            "tar: has no option labels=", "list sources");
+  EXPECT_EQ(opened("tar:" + server.url("/a,labels=x")).where(), server.url("/a"));
+  EXPECT_EQ(opened("tokens:" + server.url("/a?Signature=secret,context=x")).where(),
+            server.url("/a"));
   const Error braces = opened("tar:" + server.url("/{a,b}.tar?Signature=secret"));
   expect(braces, "braces expand to numbers only", "{000..003}");
   EXPECT_EQ(braces.where(), server.url("/{a,..."));

@@ -103,7 +103,7 @@ TEST_F(StoreServiceFaults, AllThatWaitFailWithOneExchange) {
   for (int i = 0; i < kWaiting; ++i)
     threads.emplace_back([&] {
       const Error error = error_of([&] { store.open("s3://bucket/a"); });
-      EXPECT_NE(error.reason().find("gets no credentials"), std::string::npos) << error.what();
+      EXPECT_NE(error.reason().find("gave no credentials"), std::string::npos) << error.what();
       ++failed;
     });
   EXPECT_TRUE(wait_for([&] { return service.asks().size() == 1; }));

@@ -192,7 +192,7 @@ def _batch_size(loader: Any) -> List[WhatIf]:
         samples = len(loader.dataset)
         with contextlib.suppress(TypeError):  # a sampler without length
             samples = len(sampler.sampler)
-            if not sampler.drop_last and samples > 0:  # the last batch of a pass is smaller
+            if not sampler.drop_last and samples > 0:  # the last batch of an epoch is smaller
                 factor = len(sampler) / len(larger)
     except TypeError:
         return []
@@ -200,7 +200,7 @@ def _batch_size(loader: Any) -> List[WhatIf]:
                     (f"DataLoader(..., batch_size={size})",))
     return [WhatIf("batch-size", remedy, batches=lambda: rebuilt(loader, batch_sampler=larger), alters=True,
                    is_trade=True, has_own_limit=True, factor=factor,
-                   skipped="" if samples >= size else f"a pass has fewer than {size} samples")]
+                   skipped="" if samples >= size else f"an epoch has fewer than {size} samples")]
 
 
 def _available_bytes() -> float:

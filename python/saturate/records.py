@@ -144,7 +144,8 @@ class Outputs:
                 self.open.remove(output)
                 with contextlib.suppress(Exception):
                     output.close()
-                warnings.warn(f"saturate.watch writes nothing more into {output.path}: {error}")
+                warnings.warn(f"saturate.watch writes nothing more into {output.path}, and the program continues: "
+                              f"{error}. Correct that, and start a new watch")
 
 
 def open_outputs(out: Any, tensorboard: Union[bool, str, os.PathLike[str]]) -> Outputs:

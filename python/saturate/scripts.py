@@ -381,7 +381,8 @@ def measure_script(path: str, arguments: Sequence[str], steps: int, source: Opti
     except (Finished, SystemExit):
         pass
     if not loop.rate:
-        raise Error(f"the script ended within {steps} steps ({path}). Give fewer seconds")
+        raise Error(f"the script ended before {steps} steps were measured ({path}). Give it more epochs, or measure "
+                    "less: a smaller --steps, or for tune --seconds")
     return {"rate": loop.rate, "loss": loop.loss()}
 
 

@@ -193,7 +193,8 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
                 raise Error(f"the training loop was not found: {'; '.join(found['not_found'])} ({path}). "
                             "Call saturate.diagnose(step, loader) in the script")
             if found.get("refused"):
-                raise Error(f"the training loop cannot be measured: {found['refused']} ({path})")
+                raise Error(f"the training loop cannot be measured: {found['refused']} ({path}). "
+                            "Call saturate.diagnose(step, loader) in the script")
             if found["rate"] is None and changes:
                 break  # it is faster now
             if found["rate"] is None:

@@ -101,7 +101,7 @@ class Watch(StepCounter):
         _active.append(self)
 
     def __iter__(self) -> Iterator[Any]:
-        """One pass through the loader."""
+        """One epoch of the loader."""
         return BatchIterator(self)
 
     def _begin_pass(self) -> Iterator[Any]:

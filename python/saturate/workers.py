@@ -145,7 +145,7 @@ class ProcessSource(OwnSource):
         reply = None
         try:
             if self._stopped:
-                raise Error("the loader is closed")
+                raise Error("the loader is closed (saturate.Loader). Make a new one")
             reply = worker.ask(index)
         finally:
             if reply is None or isinstance(reply, BaseException) or isinstance(reply[0], bytes):

@@ -273,4 +273,4 @@ def test_larger_batches_with_a_partial_last_one_are_no_gain():
     assert not found.causes and found.verdict == "healthy"
     few = torch.utils.data.SubsetRandomSampler(range(20))
     loop.loader = torch.utils.data.DataLoader(Data(loop.clock, 1e-4), batch_size=16, sampler=few)
-    assert "a pass has fewer than 32 samples" in dict(loop.diagnose(only=["batch-size"]).skipped)["batch-size"]
+    assert "an epoch has fewer than 32 samples" in dict(loop.diagnose(only=["batch-size"]).skipped)["batch-size"]

@@ -208,7 +208,8 @@ void add_bench_input(CLI::App& command, BenchInput& arguments) {
   add_settings(command, arguments.overrides);
   auto* threads = command.add_option(
       "--threads", arguments.threads,
-      arguments.threads.empty() ? "As 1,2; default: one per available core" : "As 1,2");
+      arguments.threads.empty() ? "Numbers of threads, such as 1,2; default: one per available core"
+                                : "Numbers of threads, such as 1,2");
   threads->delimiter(',')->check(CLI::Range(1, 1024));
   if (!arguments.threads.empty()) threads->capture_default_str();
   add_number(command, "--repeats", arguments.repeats, 1, 1000, "Measurements of each row");

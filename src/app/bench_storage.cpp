@@ -191,13 +191,15 @@ void add_bench_storage(CLI::App& bench, int& exit_code) {
       bench_storage);
   command.add_option("SOURCE", arguments.sources, "Sources, as data.source of a recipe")
       ->required();
-  command.add_option("--threads", arguments.threads, "As 1,2; default: one per available core")
+  command
+      .add_option("--threads", arguments.threads,
+                  "Numbers of threads, such as 1,2; default: one per available core")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
   add_number(command, "--samples", arguments.samples, size_t{1}, size_t{1} << 31,
              "Maximum number of samples read in one measurement");
   add_number(command, "--block", arguments.block, 1, 1 << 30,
-             "As the number of data.shuffle=block:128");
+             "Samples per block, like N in data.shuffle=block:N");
   add_number(command, "--repeats", arguments.repeats, 1, 1000, "Measurements of each variant");
   CLI::Option* const folder = command.add_option(
       "--cache-dir", arguments.store.cache_dir,

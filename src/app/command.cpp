@@ -93,7 +93,8 @@ void require_outputs(const std::vector<std::string>& paths) {
     std::error_code none;
     const bool is_file = !path.empty() && !path.starts_with("/dev/");
     if (is_file && !seen.insert(std::filesystem::weakly_canonical(path, none).string()).second)
-      fail(ErrorKind::kUsage, "two results have the same file", path, "Name another for one");
+      fail(ErrorKind::kUsage, "two results have the same file", path,
+           "Give each option a separate file");
     require_output(path);
   }
 }
@@ -125,7 +126,8 @@ CLI::Option* add_settings(CLI::App& command, std::vector<std::string>& settings,
 
 void add_saved_model(CLI::App& command, SavedModelArguments& arguments) {
   command
-      .add_option("CHECKPOINT", arguments.checkpoint, "A run folder (its newest) or a checkpoint")
+      .add_option("CHECKPOINT", arguments.checkpoint,
+                  "A checkpoint file, or a run folder, whose newest checkpoint is used")
       ->required();
   command.add_flag("--best", arguments.best,
                    "Use the run's best checkpoint (train.monitor) instead of its newest");

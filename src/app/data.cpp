@@ -226,7 +226,7 @@ void add_synth(CLI::App& data, int& exit_code) {
 }
 
 void add_threads(CLI::App& command, int& threads) {
-  command.add_option("--threads", threads, "Default: one per available core")
+  command.add_option("--threads", threads, "Number of threads; default: one per available core")
       ->check(CLI::Range(1, 1024));
 }
 

@@ -151,7 +151,8 @@ void add_ladder(CLI::App& app, int& exit_code) {
 
 void add_sweep(CLI::App& app, int& exit_code) {
   const auto [command, arguments] = add_command<LadderArguments>(
-      app, exit_code, "sweep", "Measure a recipe over a grid of values, the first as base",
+      app, exit_code, "sweep",
+      "Measure a recipe's speed for each combination of values, relative to the first",
       [](const LadderArguments& given) {
         return measure_ladder(make_sweep(given.input, given.over), given);
       });

@@ -20,6 +20,7 @@
 
 #include "app/command.h"
 #include "base/printable.h"
+#include "run/batch_search.h"
 #include "saturate/data/error.h"
 #include "saturate/data/registry.h"
 #include "saturate/data/world.h"
@@ -45,6 +46,16 @@ int report_no_memory(int code) {
       stderr);
   std::fputs(json ? "\"}\n" : "\n", stderr);
   return code;
+}
+
+// LibTorch's messages name no remedy.
+int report_libtorch(int code, const c10::Error& error) {
+  std::string text = saturate::first_line(error.what_without_backtrace());
+  if (text.ends_with('.')) text.pop_back();
+  return report(code, "LibTorch: " + text +
+                          (saturate::is_size_error(error)
+                               ? ". Lower train.batch or train.eval_batch"
+                               : ". Report it with the command and what `saturate env` prints"));
 }
 
 // Takes --log-format out of the arguments, wherever it stands before "--", and returns how many are
@@ -279,7 +290,7 @@ int main(int argc, char** argv) {
   } catch (const saturate::Error& error) {
     return report(error.exit_code(), error.what());
   } catch (const c10::Error& error) {
-    return report(run_failed, "LibTorch: " + saturate::first_line(error.what()));
+    return report_libtorch(run_failed, error);
   } catch (const std::bad_alloc&) {
     return report_no_memory(run_failed);
   } catch (const std::system_error& error) {

@@ -196,7 +196,8 @@ RunFolder asked_folder(Env& env, const FolderRequest& request) {
   const std::string folder = out.empty() ? run_folder_of(env, resume) : out;
   if (folder.empty()) {
     require_exists(env, resume);
-    fail(ErrorKind::kUsage, "the checkpoint is in no run's folder", resume, "Give --out FOLDER");
+    fail(ErrorKind::kUsage, "the checkpoint is in no run's folder", resume,
+         "Name a folder for the run with --out FOLDER");
   }
   return {folder, resume};
 }

@@ -100,7 +100,10 @@ void add_tune(CLI::App& app, int& exit_code) {
   add_number(command, "--tolerance", options.tolerance, 0.0, 1.0,
              "Allowed relative increase of the loss after the same samples");
   add_number(command, "--rounds", options.rounds, 3, 1000, "Maximum number of rounds per change");
-  command.add_option("--scratch", arguments.scratch, "As in diagnose")->capture_default_str();
+  command
+      .add_option("--scratch", arguments.scratch,
+                  "Where the measured runs save, in a temporary folder: on real runs' storage")
+      ->capture_default_str();
 }
 
 }  // namespace saturate

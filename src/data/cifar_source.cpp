@@ -169,14 +169,14 @@ std::unique_ptr<Dataset> open_cifar(Env& env, const std::string& rest) {
     found = find_cifar(env, path, split.empty() ? "train" : split);
   } else {
     if (!split.empty())
-      fail(ErrorKind::kUsage, "split is given, and the path is not a folder", "data.source",
+      fail(ErrorKind::kUsage, "split is given, and the path is not a folder", "cifar:" + rest,
            "Remove split, or name the folder");
     const uint64_t bytes = env.open_readable(path)->size();
     const bool fits10 = bytes % kCifar10.record() == 0;
     found = {{path}, bytes % kCifar100Fine.record() == 0 && (!fits10 || !labels.empty())};
   }
   if (!found.cifar100 && !labels.empty())
-    fail(ErrorKind::kUsage, "labels is given, and the data is CIFAR-10", "data.source",
+    fail(ErrorKind::kUsage, "labels is given, and the data is CIFAR-10", "cifar:" + rest,
          "Leave labels out");
   const Layout& hundred = labels == "coarse" ? kCifar100Coarse : kCifar100Fine;
   return std::make_unique<CifarSource>(env, found.paths, found.cifar100 ? hundred : kCifar10);

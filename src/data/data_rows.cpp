@@ -149,10 +149,11 @@ std::vector<OptionRow> source_rows() {
       integer(SATURATE_OPTION(data.threads), {0, 1024}, "threads",
               "Threads that read, decode and augment; 0: one per available core."),
       integer(SATURATE_OPTION(data.nice), {-1, 19}, "levels",
-              "Lowers the priority of these threads, as nice(1): added to their nice level; -1: 10 "
-              "if the model trains on the CPU, as the step's threads wait for each other, else 0."),
+              "Added to the nice level of these threads, as by nice(1), to lower their priority. "
+              "-1: 10 if the model trains on the CPU, whose step's threads wait for each other, "
+              "else 0."),
       integer(SATURATE_OPTION(data.prefetch), {1, 1024}, "batches",
-              "Batches being filled or waiting, at most."),
+              "Largest number of batches in flight: being filled, or ready and waiting."),
       choice(SATURATE_OPTION(data.decode),
              std::vector<std::pair<std::string, DecodeMode>>{{"exact", DecodeMode::kExact},
                                                              {"fast", DecodeMode::kFast}},
@@ -192,7 +193,7 @@ void validate_data(const DataOptions& data, const std::string& where) {
                 fmt::format("= {} is too little for data.cache_dir", data.cache.gb),
                 "Give 0.001 (1 MB) or more, or 0 for half of the free space", where);
   if (data.decode_device == DecodeDevice::kCuda && data.decode != DecodeMode::kFast)
-    fail_option("data.decode_device", "= cuda decodes as data.decode = fast does",
+    fail_option("data.decode_device", "= cuda needs data.decode = fast",
                 "Set data.decode=fast, or data.decode_device=cpu", where);
 }
 

@@ -87,7 +87,7 @@ class FolderSource : public IndexedSource {
 
   void find_classes() {
     if (!env_.is_directory(root_))
-      fail(ErrorKind::kData, "no such folder", root_, "Check data.source");
+      fail(ErrorKind::kData, "no such folder", root_, "Check the path");
     for (const FileInfo& info : env_.list(root_)) {
       if (!info.is_directory && is_image_name(info.name) && outside_++ == 0)
         first_outside_ = info.name;

@@ -267,12 +267,12 @@ std::unique_ptr<Dataset> open_idx(Env& env, const std::string& rest) {
   const std::string split = take_word(list, "split", "train", "test");
   std::vector<std::string> paths = expand_paths(env, list, "idx");
   if (paths.size() > 2)
-    fail(ErrorKind::kUsage, "idx: takes one image file and one label file", "data.source",
+    fail(ErrorKind::kUsage, "idx: takes one image file and one label file", "idx:" + rest,
          "Write idx:IMAGES,LABELS");
   if (env.is_directory(paths[0]))
     paths[0] = find_images(env, paths[0], split.empty() ? "train" : split);
   else if (!split.empty())
-    fail(ErrorKind::kUsage, "split is given, and the path is not a folder", "data.source",
+    fail(ErrorKind::kUsage, "split is given, and the path is not a folder", "idx:" + rest,
          "Remove split, or name the folder");
   const std::string labels = paths.size() == 2 ? paths[1] : find_labels(env, paths[0]);
   return std::make_unique<IdxSource>(env, std::move(paths[0]), labels);

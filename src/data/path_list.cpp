@@ -89,6 +89,11 @@ void check_path(Env& env, const std::string& path, const std::string& scheme) {
          "Write {FIRST..LAST}, as {000..003}, the folder, or each path, separated by commas");
 }
 
+// A source's paths and options as a message names them: a query of a URL may be a signature.
+std::string shown_list(const std::string& rest) {
+  return rest.substr(0, rest.find('?'));
+}
+
 // Refuses a part of a list, after another one, that is no path: the rest of a query with a comma or
 // of {a,b}, or an unknown option.
 void check_part(Env& env, const std::string& before, const std::string& part,
@@ -103,7 +108,7 @@ void check_part(Env& env, const std::string& before, const std::string& part,
          store_name(before) + ",...", "Write {FIRST..LAST}, as {000..003}, or each URL whole");
   const std::string key = part.substr(0, part.find_first_of("=/."));
   if (part.size() > key.size() && part[key.size()] == '=')
-    fail(ErrorKind::kUsage, scheme + ": has no option " + key + "=", "data.source",
+    fail(ErrorKind::kUsage, scheme + ": has no option " + key + "=", store_name(before),
          "Remove it; `saturate list sources` prints the options of each source");
 }
 
@@ -115,7 +120,8 @@ std::vector<std::string> expand_paths(Env& env, const std::string& rest, std::st
   const std::vector<std::string> parts = split_text(rest, ',');
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].empty())
-      fail(ErrorKind::kUsage, std::string(scheme) + ": has an empty path", "data.source",
+      fail(ErrorKind::kUsage, std::string(scheme) + ": has an empty path",
+           std::string(scheme) + ":" + shown_list(rest),
            "Write " + std::string(scheme) + ":PATH[,PATH...]");
     if (i > 0) check_part(env, parts[i - 1], parts[i], std::string(scheme));
     expand(env, parts[i], scheme, paths);
@@ -209,7 +215,8 @@ std::vector<std::string> find_files(Env& env, const std::string& rest, const std
       if (!info.is_directory && info.name.ends_with("." + scheme))
         files.push_back(path + "/" + info.name);
     if (files.size() == before)
-      fail(ErrorKind::kData, "folder holds no ." + scheme + " file", path, "Check data.source");
+      fail(ErrorKind::kData, "folder holds no ." + scheme + " file", path,
+           "Check the path, or name another scheme than " + scheme + ":");
   }
   return files;
 }
@@ -221,27 +228,28 @@ std::vector<std::string> take_names(std::string& rest, const std::string& key) {
 
 std::string take_word(std::string& rest, const std::string& key, const std::string& first,
                       const std::string& second) {
+  const std::string list = rest;
   std::string word = take_option(rest, key);
   if (!word.empty() && word != first && word != second)
     fail(ErrorKind::kUsage, key + "=" + word + " is neither " + first + " nor " + second,
-         "data.source", "Write " + key + "=" + first + " or " + key + "=" + second);
+         shown_list(list), "Write " + key + "=" + first + " or " + key + "=" + second);
   return word;
 }
 
 std::optional<size_t> take_number(std::string& rest, const std::string& key, size_t least,
                                   size_t most, const char* remedy) {
-  const std::string text = take_option(rest, key);
+  const std::string list = rest, text = take_option(rest, key);
   const auto number = parsed_number<size_t>(text);
   if (text.empty() || (number && *number >= least && *number <= most)) return number;
   fail(ErrorKind::kUsage,
        key + "=" + text + " is not a whole number from " + std::to_string(least) +
            (most < kAnyNumber ? " to " + std::to_string(most) : " on"),
-       "data.source", remedy);
+       shown_list(list), remedy);
 }
 
 std::string take_folder(const std::string& rest, const std::string& scheme) {
   if (rest.empty())
-    fail(ErrorKind::kUsage, scheme + ": needs a path", "data.source", "Write " + scheme + ":PATH");
+    fail(ErrorKind::kUsage, "the source needs a path", scheme + ":", "Write " + scheme + ":PATH");
   return without_end_slashes(rest);
 }
 

@@ -26,8 +26,8 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
      open_masks},
     {"tar",
      "tar:PATH[,PATH...], uncompressed archives of class folders or WebDataset pairs (KEY.jpg, "
-     "KEY.cls), or local folders of archives, read in place; {000..003} in a path counts; URLs as "
-     "in shard:",
+     "KEY.cls), or local folders of archives, read in place; {000..003} in a path is 000, 001, 002 "
+     "and 003; URLs as in shard:",
      open_tar},
     {"shard",
      "shard:PATH[,PATH...], files of `saturate data pack`, or folders of them; also http(s)://, "
@@ -61,7 +61,8 @@ constexpr RegistryEntry<DatasetFactory> kSources[] = {
      "seed, split",
      open_synth_text},
     {"synth-table",
-     "synth-table:KEY=VALUE,..., drawn rows of numbers: count, inputs, outputs, noise, seed, split",
+     "synth-table:KEY=VALUE,..., synthetic rows of numbers: count, inputs, outputs, noise, seed, "
+     "split",
      open_synth_table},
     {"synth-volume",
      "synth-volume:KEY=VALUE,..., balls and boxes in noise, with labels of voxels: count, size, "

@@ -74,7 +74,8 @@ std::unique_ptr<Dataset> make_split(std::unique_ptr<Dataset> source, size_t ever
 }
 
 [[noreturn]] void fail_form(const std::string& rest) {
-  fail(ErrorKind::kUsage, "split:" + rest + " does not name a part and a source", "data.source",
+  fail(ErrorKind::kUsage, "the split does not name a part and a source",
+       "split:" + rest.substr(0, rest.find('?')),
        "Write split:train,1/5,SOURCE or split:held,1/5,SOURCE");
 }
 

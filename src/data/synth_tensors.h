@@ -20,13 +20,14 @@ namespace saturate {
 // "KEY=VALUE,...": every key is taken once, then finish() is called. All fail with kUsage.
 class SynthArguments {
  public:
-  SynthArguments(const char* scheme, std::string_view text) : scheme_(scheme) {
+  SynthArguments(const char* scheme, std::string_view text)
+      : scheme_(scheme), source_(scheme_ + ":" + std::string(text)) {
     if (text.ends_with(',')) text.remove_suffix(1);
     if (text.empty()) return;
     for (const std::string& pair : split_text(text, ',')) {
       const size_t equals = pair.find('=');
       if (equals == std::string::npos)
-        fail(ErrorKind::kUsage, scheme_ + " option \"" + pair + "\" has no value", "data.source",
+        fail(ErrorKind::kUsage, scheme_ + " option \"" + pair + "\" has no value", source_,
              "Write " + scheme_ + ":KEY=VALUE,KEY=VALUE");
       given_.emplace_back(pair.substr(0, equals), pair.substr(equals + 1));
     }
@@ -56,7 +57,7 @@ class SynthArguments {
 
   void finish() const {
     for (const auto& [key, value] : given_)
-      fail(ErrorKind::kUsage, scheme_ + " has no option \"" + key + "\"", "data.source",
+      fail(ErrorKind::kUsage, scheme_ + " has no option \"" + key + "\"", source_,
            suggest(key, known_));
   }
 
@@ -68,12 +69,12 @@ class SynthArguments {
       if (pair.first != key) return false;
       if (!set(pair.second))
         fail(ErrorKind::kUsage, scheme_ + " " + key + "=" + pair.second + " is not " + range,
-             "data.source", std::string("Set ") + key + " to " + range);
+             source_, std::string("Set ") + key + " to " + range);
       return true;
     });
   }
 
-  const std::string scheme_;
+  const std::string scheme_, source_;
   std::vector<std::pair<std::string, std::string>> given_;
   std::vector<std::string> known_;
 };

@@ -227,7 +227,7 @@ class TarSource : public IndexedSource {
     if (!paired) require_labels_nearby();
     if (entries_.empty())
       fail(ErrorKind::kData, "archive holds no .jpg, .png, .webp or .avif file", paths_.front(),
-           "Check data.source");
+           "Give an archive of images");
     const auto labels = paired ? pairs.settle_numbers_or_names(paths_.front(), classes_)
                                : folders.settle_names(classes_);
     for (TarEntry& entry : entries_) {

@@ -34,10 +34,10 @@ struct TokenFile {
   size_t end = 0;    // samples of this file and those before it
 };
 
-size_t width_of(const std::string& type) {
+size_t width_of(const std::string& type, const std::string& source) {
   for (const auto& [name, width] : kWidths)
     if (type == name) return width;
-  fail(ErrorKind::kUsage, "type=" + type + " is not uint8, uint16 or uint32", "data.source",
+  fail(ErrorKind::kUsage, "type=" + type + " is not uint8, uint16 or uint32", source,
        "Write type=uint16, or type=uint8 for the bytes of a text");
 }
 
@@ -158,7 +158,8 @@ class TokensSource : public IndexedSource {
 
 std::unique_ptr<Dataset> open_tokens(Env& env, const std::string& rest) {
   std::string list = rest;
-  const size_t width = width_of(take_option(list, "type"));
+  const size_t width =
+      width_of(take_option(list, "type"), "tokens:" + rest.substr(0, rest.find('?')));
   const auto number = [&](const char* key) {
     return take_number(list, key, 1, kAnyNumber, "Write tokens:FILE,context=256");
   };

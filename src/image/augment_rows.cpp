@@ -200,10 +200,10 @@ std::vector<OptionRow> crop_rows() {
 std::vector<OptionRow> geometry_rows() {
   return {
       number(SATURATE_OPTION(augment.rotate), {0, 180}, "degrees",
-             "Rotates training images by up to this, either way; one resampling, the first effect, "
-             "together with shear, translate and zoom. The area outside the image is black."),
+             "Largest rotation of training images, in both directions. Rotation, shear, translate "
+             "and zoom are one resampling, the first effect. The area outside the image is black."),
       number(SATURATE_OPTION(augment.shear), {0, 80}, "degrees",
-             "Shears horizontally by up to this, either way."),
+             "Largest horizontal shear, in both directions."),
       number(SATURATE_OPTION(augment.translate), {0, 1}, "share of width, height",
              "Shifts by up to this along each axis, in whole pixels."),
       number(SATURATE_OPTION(augment.zoom), {0, 0.9}, "share",
@@ -234,7 +234,7 @@ std::vector<OptionRow> colour_rows() {
       contrast_row(),
       number(SATURATE_OPTION(augment.saturation), {0, 10}, "", "The same for saturation."),
       number(SATURATE_OPTION(augment.hue), {0, 0.5}, "turns",
-             "Rotates the hue by up to this, either way."),
+             "Largest rotation of the hue, in both directions."),
       number(SATURATE_OPTION(augment.grey), {0, 1}, "probability", "Converts to greyscale."),
   };
 }

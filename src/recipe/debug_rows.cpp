@@ -66,8 +66,8 @@ std::vector<OptionRow> debug_rows() {
                    "may round their inputs to TF32 on a GPU"),
            Word("sdpa")
                .sets(SATURATE_MEMBER(model.attention), Attention::kNaive)
-               .means("vit_tiny, vit_b_16: torch's fused attention, else unfused attention, "
-                      "which stores the matrix of all pairs of tokens"),
+               .means("transformers (vit and gpt models): torch's fused attention, else unfused "
+                      "attention, which stores the matrix of all pairs of tokens"),
            Word("background")
                .sets(SATURATE_MEMBER(checkpoint.background), false)
                .means("writes a copy of a checkpoint on a separate thread while training "

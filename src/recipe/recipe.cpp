@@ -362,8 +362,10 @@ std::vector<OptionInfo> recipe_options() {
 std::string recipe_markdown() {
   std::string text =
       "# The recipe\n\nEvery key a recipe can hold. Generated from the option table by\n"
-      "`saturate list options --markdown`; a test compares the two.\n\nAny key can be given on the "
-      "command line too: `--set section.key=value`.\n";
+      "`saturate list options --markdown`; a test compares the two.\n\nA recipe is a TOML file, in "
+      "which only `data.source` is required:\n\n```toml\n[data]\nsource = "
+      "\"folder:photos/train\"\n```\n\nThe [tutorial](tutorial.md#2-a-typical-first-recipe) has a "
+      "longer one. Any key can be given on the\ncommand line too: `--set section.key=value`.\n";
   std::string section = "none yet";
   for (const auto& option : recipe_options()) {
     if (const std::string own = section_of(option.key); own != section) {

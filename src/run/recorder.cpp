@@ -233,7 +233,7 @@ void Recorder::add(const Metrics& part, Metrics& sum) const {
 
 void Recorder::fail_overflow(int64_t step) {
   fail(ErrorKind::kRun,
-       fmt::format("fp16 overflows step after step by step {}: the loss scale has fallen to {:.2g}",
+       fmt::format("fp16 overflows in each of the last steps up to {}: the loss scale is {:.2g}",
                    step, learner_.step().loss_scale().value_or(0)),
        run_.options.out,
        "Set precision.mode to bf16 or fp32, lower optimizer.lr, or set train.clip_norm=1");

@@ -39,9 +39,9 @@ OptionRow monitor_row() {
       "epoch: loss, or one that the task names. classify: accuracy and, for more than five "
       "classes, accuracy5. segment: iou (mean intersection over union) and accuracy. regress: r2 "
       "and mae. multilabel: map (of evaluations) and f1. language: perplexity, bits_per_token (of "
-      "a vocabulary of bytes bpb) and accuracy. auto: the first of these in each evaluation, of "
-      "segment its accuracy. Lower is better for loss, mae, perplexity and bits; \"eval_loss:max\" "
-      "says otherwise.";
+      "a vocabulary of bytes bpb) and accuracy. auto: the first metric listed for the task (for "
+      "segment, accuracy), of each evaluation. Lower is better for loss, mae, perplexity and bits, "
+      "unless :max follows, as in \"eval_loss:max\".";
   row.is_text = true;
   row.set = set_monitor;
   row.get = [](const Recipe& recipe) {
@@ -219,8 +219,8 @@ std::vector<OptionRow> checkpoint_rows() {
       integer(SATURATE_OPTION(checkpoint.keep), {1, 1 << 20}, "checkpoints",
               "How many of the newest checkpoints are kept."),
       flag(SATURATE_OPTION(checkpoint.keep_best),
-           "Saves whenever train.monitor improves, and keeps that checkpoint too; with "
-           "train.early_stop and train.restore_best always."),
+           "Saves whenever train.monitor improves, and keeps that checkpoint too. Always on with "
+           "train.early_stop and train.restore_best."),
   };
 }
 

@@ -162,7 +162,7 @@ at::Device resolve_device(const std::string& name, const std::string& root) {
   if (name == "cpu" || (name == "auto" && !has_gpu)) return at::kCPU;
   if (!has_gpu)
     fail(ErrorKind::kUsage, "there is no GPU that this build can use", "train.device",
-         "Set train.device=cpu; `saturate env` tells what was found");
+         "Set train.device=cpu; `saturate env` shows what was found");
   return at::Device(at::kCUDA, 0);
 }
 
@@ -175,7 +175,7 @@ std::vector<at::Device> other_devices(const Recipe& recipe, const at::Device& de
                      "there {} {}",
                      count == 1 ? "is" : "are", count),
          "distributed.mode",
-         "Set distributed.mode=ddp, or train on a machine with more GPUs (`saturate env` tells "
+         "Set distributed.mode=ddp, or train on a machine with more GPUs (`saturate env` shows "
          "what was found)");
   std::vector<at::Device> others;
   for (int i = 1; i < count; ++i) others.emplace_back(at::kCUDA, i);

@@ -29,7 +29,8 @@ auto naming_options(const TrainOptions& train, const Body& body) {
            "train.checkpoint_segments=auto");
     if (!is_single_value_error(error)) throw;
     fail(ErrorKind::kRun, "a micro-batch has one sample, which BatchNorm cannot train on",
-         "train.batch", "Choose another train.batch, or repair the skipped samples");
+         "train.batch",
+         "Choose another train.batch, or repair the skipped samples that are named above");
   }
 }
 

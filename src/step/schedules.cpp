@@ -88,20 +88,21 @@ double polynomial(const ScheduleOptions& options, const CurvePoint& at) {
 using Traits = ScheduleTraits;
 constexpr RegistryEntry<ScheduleCurve, ScheduleTraits> kSchedules[] = {
     {"constant", "stays at optimizer.lr", constant},
-    {"step", "times schedule.gamma every schedule.every_epochs", step,
+    {"step", "multiplied by schedule.gamma every schedule.every_epochs", step,
      Traits{.every = EveryEpochs::kDrops}},
-    {"multistep", "times schedule.gamma at each of schedule.milestones", multistep,
+    {"multistep", "multiplied by schedule.gamma at each of schedule.milestones", multistep,
      Traits{.has_milestones = true}},
     {"exponential", "falls smoothly by schedule.gamma over schedule.every_epochs", exponential,
      Traits{.every = EveryEpochs::kScale}},
-    {"cosine", "half a cosine from optimizer.lr to schedule.final_lr of it", cosine},
+    {"cosine", "cosine decay from optimizer.lr to its share schedule.final_lr", cosine},
     {"cosine_restarts", "the same over schedule.every_epochs, then again", cosine_restarts,
      Traits{.every = EveryEpochs::kPeriod}},
-    {"onecycle", "up from schedule.initial_lr of it, then down to schedule.final_lr", onecycle,
-     Traits{.is_cycle = true}},
-    {"linear", "a straight line from optimizer.lr to schedule.final_lr of it", linear},
+    {"onecycle",
+     "up to optimizer.lr from its share schedule.initial_lr, then down to schedule.final_lr",
+     onecycle, Traits{.is_cycle = true}},
+    {"linear", "linear decay from optimizer.lr to its share schedule.final_lr", linear},
     {"polynomial", "the same to the power schedule.power", polynomial},
-    {"plateau", "times schedule.gamma when evaluations stop improving", constant,
+    {"plateau", "multiplied by schedule.gamma when evaluations stop improving", constant,
      Traits{.needs_evaluations = true}},
 };
 

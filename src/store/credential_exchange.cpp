@@ -30,7 +30,7 @@ std::string token_of(Env& env, const std::string& path) {
       fail(ErrorKind::kRun, "the token holds a character that no token has", path,
            "Check the file: it must hold one token");
   if (token.empty() || token.size() > kMostToken)
-    fail(ErrorKind::kRun, "the file holds no token", path, "Check who writes it");
+    fail(ErrorKind::kRun, "the file holds no token", path, "Check the program that writes it");
   return token;
 }
 
@@ -46,7 +46,7 @@ HttpCall call_of(const CredentialService& service, double seconds) {
 [[noreturn]] void fail_refused(const HttpCall& call, const HttpReply& reply) {
   const std::string code = error_code_of(reply);
   fail(ErrorKind::kRun,
-       "gets no credentials: the service answered " + std::to_string(reply.status) +
+       "the service gave no credentials: it answered " + std::to_string(reply.status) +
            (code.empty() ? "" : " " + code),
        call.name, "Check the role and its permissions, and the token's age");
 }

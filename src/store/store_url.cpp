@@ -79,7 +79,7 @@ std::string store_name(const std::string& url) {
 
 void check_url(const std::string& url) {
   if (std::ranges::any_of(url, [](char c) { return uint8_t(c) < 0x20 || c == 0x7f; }))
-    fail_url("holds a control character", url, "Check data.source");
+    fail_url("holds a control character", url, "Check the URL");
   if (has_user_info(url))
     fail_url("carries a user name or password, which a recipe would keep", url,
              is_http(url)

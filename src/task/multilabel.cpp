@@ -70,7 +70,9 @@ class Multilabel : public Task {
            fmt::format("{:.0f} numbers of the targets are neither 0 nor 1, and train.task is "
                        "multilabel",
                        sum[wrong]),
-           "train.task", "Correct the targets, or set train.task=regress");
+           "train.task",
+           "Correct the targets (`saturate data inspect SOURCE` prints their range), or set "
+           "train.task=regress");
     Metrics metrics;
     metrics.loss = samples > 0 ? sum[0] / double(samples) : std::nan("");
     metrics.totals.assign(sum + 1, sum + wrong);
