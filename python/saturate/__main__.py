@@ -23,6 +23,9 @@ def _parser() -> argparse.ArgumentParser:
     diagnose.add_argument("--only", metavar="NAME,NAME", help="names of causes to measure")
     diagnose.add_argument("--skip", metavar="NAME,NAME", default="", help="names of causes not to measure")
     diagnose.add_argument("--json", metavar="FILE", help="where to write the result")
+    diagnose.add_argument("-m", dest="is_module", action="store_true",
+                          help="the script is the name of a module, which runs as by python -m")
+    diagnose.set_defaults(spec=None)
     tune = commands.add_parser("tune", help="make a script's training loop faster by a patch")
     tune.add_argument("--seconds", type=float,
                       help="about how long to measure before each change (as long as all take, 60 to 300)")
@@ -94,7 +97,7 @@ def _names(text: Optional[str]) -> Optional[List[str]]:
 def _diagnose(arguments: Any) -> None:
     from .scripts import diagnose_script
 
-    found = diagnose_script(arguments.script, arguments.arguments, seconds=arguments.seconds,
+    found = diagnose_script(arguments.script, arguments.arguments, seconds=arguments.seconds, spec=arguments.spec,
                             only=_names(arguments.only), skip=_names(arguments.skip) or (), source=arguments.source)
     text = "" if found.refused else f"\n{found}"  # the refusal has been printed
     if found.not_found:
@@ -123,7 +126,12 @@ def _measure(arguments: Any) -> None:
 def main() -> int:
     arguments = _parser().parse_args()
     try:
-        if not os.path.isfile(arguments.script):
+        if getattr(arguments, "is_module", False):
+            from .running import spec_of
+
+            arguments.spec = spec_of(arguments.script)
+            arguments.script = arguments.spec.origin
+        elif not os.path.isfile(arguments.script):
             raise Error(f"there is no such script ({arguments.script}). Check the path")
         if arguments.json is not None:
             if not _is_writable(arguments.json):

@@ -67,7 +67,10 @@ def converter(to: Union[str, Callable[[Any], Any]]) -> Callable[[Any], Any]:
                                       name=error.name) from None
         if to == "tensorflow":
             return lambda array: module.experimental.dlpack.from_dlpack(array.__dlpack__())
-        found: Callable[[Any], Any] = (module.dlpack if to == "jax" else module).from_dlpack
+        # Before 2.1 numpy's from_dlpack() made arrays that cannot be written, and before 1.25 none of bool.
+        is_old = to == "numpy" and tuple(map(int, module.__version__.split(".")[:2])) < (2, 1)
+        found: Callable[[Any], Any] = module.asarray if is_old else (
+            module.dlpack if to == "jax" else module).from_dlpack
         return found
     if callable(to):
         return to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 import textwrap
@@ -188,7 +189,7 @@ def drive(session: Session, step: Callable[[Any], Any]) -> None:
             except (Exception, SystemExit) as failure:
                 if not is_failure(failure):
                     raise
-                batch = batches.throw(failure)
+                batch = batches.throw(session.thrown(failure))
             else:
                 batch = next(batches)
     except StopIteration:
@@ -223,6 +224,9 @@ def diagnose(step: Callable[[Any], Any], loader: Any, *, model: Any = None, opti
     check_torch(torch)
     if not callable(step):
         raise TypeError("step is a function of a batch: saturate.diagnose(step, loader)")
+    if any(is_kind(step) for is_kind in (inspect.isgeneratorfunction, inspect.iscoroutinefunction,
+                                         inspect.isasyncgenfunction)):
+        raise TypeError("step is async, or has a yield, so that a call of it makes no step. Give a plain function")
     if hasattr(type(loader), "__next__"):
         raise Error("the loader is an iterator, which can be iterated once (saturate.diagnose). Give it the DataLoader")
     if seconds is not None and not seconds > 0:

@@ -36,6 +36,11 @@ class GroupTurns:
     def __init__(self, torch: Any, turns: Turns, groups: Sequence[Any], arm: Arm) -> None:
         check_group(torch, groups)
         self._group, self._turns, self._modules, self._arm = torch.distributed, turns, groups, arm
+        device = next(groups[0].parameters()).device
+        # Collectives of objects use the current GPU, which a script need not have set.
+        self._on_device: Any = contextlib.nullcontext
+        if device.type == "cuda":
+            self._on_device = lambda: torch.cuda.device(device)
         self.pace: Optional[Pace] = None
         self._whole: List[float] = []          # seconds of a step, by round
         self._own: List[List[float]] = []      # the same without all-reduce, by rank and round
@@ -60,7 +65,8 @@ class GroupTurns:
 
     def _agreed(self, value: int) -> int:
         values = [value]
-        self._group.broadcast_object_list(values, 0)
+        with self._on_device():
+            self._group.broadcast_object_list(values, 0)
         return int(values[0])
 
     def run(self, seconds: float) -> Generator[Any, None, None]:
@@ -74,14 +80,17 @@ class GroupTurns:
             found: Dict[bool, Pace] = {}
             for is_changed in ((False, True) if number % 2 == 0 else (True, False)):
                 change = self.without_sums if is_changed else contextlib.nullcontext
-                self._group.barrier()
+                with self._on_device():
+                    self._group.barrier()
                 found[is_changed] = yield from self._turns.fixed(self._arm, change, steps)
             paces.append(found[False])
             own.append(1 / found[True].steps_per_s)
         self.pace = sorted(paces, key=lambda pace: pace.steps_per_s)[len(paces) // 2]
         gathered: List[Any] = [None] * self._group.get_world_size()
-        self._group.all_gather_object(gathered, ([1 / pace.steps_per_s for pace in paces], own))
-        self._whole = [max(each) for each in zip(*(whole for whole, _ in gathered))]
+        with self._on_device():
+            self._group.all_gather_object(gathered, ([1 / pace.steps_per_s for pace in paces], own))
+        # The least: others have waited for a rank that was interrupted, as by an evaluation.
+        self._whole = [min(each) for each in zip(*(whole for whole, _ in gathered))]
         self._own = [own for _, own in gathered]
 
     def what_ifs(self) -> List[WhatIf]:

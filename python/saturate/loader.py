@@ -60,8 +60,9 @@ class Loader:
     What to read
         source: "folder:PATH", "tar:PATH", "shard:PATH" etc. (docs/data.md), a path, or a dataset with
             __getitem__ and __len__ whose items are (image, label): the image as bytes of a JPEG or PNG, as an
-            array of uint8 [height, width, 3 or 1], or as a PIL image; the label as an integer. torchvision's
-            ImageFolder without transforms is read without Python's decoder.
+            array of uint8 [height, width, 3 or 1], or as a PIL image of 8 bits; the label as an integer. torchvision's
+            ImageFolder without transforms is read without Python's decoder. A dataset that refers to its Loader keeps
+            it, and its threads, until close().
         target: of the items of such a dataset: "label"; "labels", a list or array [k] of numbers, which make int64
             [N, k], or float32 [N, k] if they are floats or bools; or "mask", the class of each pixel, as an array of
             uint8 [height, width], a PIL image of mode L or P, or bytes of a PNG.

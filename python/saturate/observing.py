@@ -35,6 +35,7 @@ class Observation:
         self._later, self._later_steps, self._later_s = Counted(), 0, 0.0  # after the first steps
         self.optimizer_steps = 0
         self._optimizer_s = 0.0  # of _later_s
+        self._is_looking = False
         self._updating: Optional[Tuple[Any, float]] = None  # the optimizer whose step has begun, and when
         self.is_anomaly = self.is_profiled = self.is_zeroed = self.is_autocast = False
         self.uncounted: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext  # of a Session
@@ -59,8 +60,9 @@ class Observation:
 
     @property
     def optimizer_share(self) -> float:
-        """The share of the loop's time that optimizers take on the host: no change of them saves more on a CPU."""
-        return self._optimizer_s / self._later_s if self._later_s > 0 else 1.0
+        """The share of the loop's time that optimizers take on the host: no change of them saves more on a CPU.
+        1: it is not known, as of compiled ones."""
+        return self._optimizer_s / self._later_s if min(self._optimizer_s, self._later_s) > 0 else 1.0
 
     def look_again(self) -> None:
         """While active(): for what the script has imported meanwhile."""
@@ -71,19 +73,26 @@ class Observation:
     def looking(self) -> Iterator[Callable[[], None]]:
         """Counts, in turns of the loop as it is, calls that its first steps may lack, and times its optimizers. Call
         the block's value before each step."""
-        from torch.optim import optimizer as optimizers
-
         self.calls = calls_of(self.torch)
-        begin, self._updating = time.perf_counter(), None
+        begin, self._updating, self._is_looking = time.perf_counter(), None, True
         with contextlib.ExitStack() as stack:
             counted = {cause: places for cause, places in self.calls.items() if cause != "item-in-loop"}
             stack.enter_context(self._later.active(counted))
-            stack.enter_context(optimizers.register_optimizer_step_pre_hook(self._begin_update))
-            stack.enter_context(optimizers.register_optimizer_step_post_hook(self._end_update))
             try:
                 yield self._count_later
             finally:
+                self._is_looking = False
                 self._later_s += time.perf_counter() - begin
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Times optimizers while looking(). Their hooks stay, since other ones would be compiled into a compiled step
+        again."""
+        from torch.optim import optimizer as optimizers
+
+        with optimizers.register_optimizer_step_pre_hook(self._begin_update), (
+                optimizers.register_optimizer_step_post_hook(self._end_update)):
+            yield
 
     def watched(self, batch: Any) -> Any:
         """A batch of the loop. While active(): notes how it is copied."""
@@ -143,10 +152,14 @@ class Observation:
             self.optimizers.append(optimizer)
 
     def _begin_update(self, optimizer: Any, *_: Any) -> None:
+        if self.torch.compiler.is_compiling() or not self._is_looking:
+            return
         if self._updating is None or self._updating[0] is optimizer:  # not one that another one calls
             self._updating = optimizer, time.perf_counter()
 
     def _end_update(self, optimizer: Any, *_: Any) -> None:
+        if self.torch.compiler.is_compiling() or not self._is_looking:
+            return
         if self._updating is not None and self._updating[0] is optimizer:
             self._optimizer_s += time.perf_counter() - self._updating[1]
             self._updating = None

@@ -241,7 +241,8 @@ class Kept:
         for name in ("_parameters", "_buffers"):
             if isinstance(vars(module).get(name), dict):
                 self._parts.append(_keep_entries(vars(module)[name]))
-        for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
+        own = self._torch.nn.Module  # whose methods a class may override
+        for _, tensor in [*own.named_parameters(module, recurse=False), *own.named_buffers(module, recurse=False)]:
             self._parts.append(_keep(tensor, seen, self._torch))
 
     def _keep_object(self, value: Any, seen: Set[int]) -> bool:

@@ -6,12 +6,9 @@ import contextlib
 import functools
 import os
 import sys
-import threading
 import time
-import types
 from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence, Set
 
-from . import records
 from ._core import Error
 from .device_time import synchronize
 from .diagnosing import Diagnosis, conclude
@@ -20,10 +17,10 @@ from .loader import Loader
 from .loader_what_ifs import have_same_data, makes_own_batches, own_batches
 from .observing import STEPS, Observation, check_torch
 from .patches import endless_schedules, replaced
+from .running import Threads, run_script, saved_by_cycle, this_thread
 from .session import Session, check_names, first_line, is_failure, is_interrupt
 from .turns import Arm, Turns
 
-THREADS = "OMP_NUM_THREADS"
 MOST_IDLE = 1000  # batches without a step between them: no loop accumulates the gradients of more
 NOT_COUNTING = ("saturate", "torch", "tqdm")  # modules that may ask for a loader's length, and go on after its end
 
@@ -47,6 +44,7 @@ class _Watched:
     def __init__(self, run: ScriptLoop, loader: Any, batches: Any, has_end: bool = True) -> None:
         self._run, self._loader, self._batches = run, loader, batches
         self._given, self._has_end = 0, has_end
+        self._saved: List[Any] = []
 
     def __iter__(self) -> _Watched:
         return self
@@ -59,6 +57,7 @@ class _Watched:
         return getattr(self._batches, name)
 
     def __next__(self) -> Any:
+        is_search = self._run.loader is None
         if not self._run.is_known(self._loader):
             batch = next(self._batches)
             if self._run.loader is None and not self._run.refused:
@@ -66,6 +65,9 @@ class _Watched:
         elif self._has_end and self._run.is_over(self._loader, self._given):
             raise StopIteration
         else:
+            if is_search and (saved := saved_by_cycle(self)) is not None:
+                self._saved, self._has_end = saved, False
+            self._saved.clear()
             batch = self._run.next_batch()
         self._given += 1
         return batch
@@ -76,7 +78,7 @@ class ScriptLoop:
     that."""
 
     def __init__(self, torch: Any, path: str) -> None:
-        self.torch, self._path = torch, path
+        self.torch, self._path = torch, os.path.abspath(path)
         self.seen = Observation(torch)
         self.loader: Any = None
         self._again: Any = None               # the latest that the script made in its place
@@ -93,8 +95,8 @@ class ScriptLoop:
         self._is_stepping = False             # a step was made between these batches
         self._has_told = False                # that another loader is not measured
         self._stack = contextlib.ExitStack()  # of the search
-        self._thread = threading.get_ident()
-        self._threads = os.environ.get(THREADS, ""), torch.get_num_threads()
+        self._thread = this_thread()
+        self._threads = Threads(torch)
 
     def begin(self) -> Iterator[Any]:
         """The batches of the measurement, once the loop is known."""
@@ -127,7 +129,7 @@ class ScriptLoop:
 
     def _watching(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def iterate(loader: Any) -> Any:
-            if threading.get_ident() == self._thread and (loader is self.loader or loader is self._again):
+            if this_thread() == self._thread and (loader is self.loader or loader is self._again):
                 self.interrupted()
                 if not self.torch.is_grad_enabled():  # an evaluation
                     return original(loader)
@@ -140,8 +142,10 @@ class ScriptLoop:
             batches = original(loader)
             if getattr(loader, "_saturate", False):
                 return batches
+            frame = sys._getframe(1)
             # Some classes keep one iterator over an endless sampler, which they make in __init__.
-            return _Watched(self, loader, batches, sys._getframe(1).f_code.co_name != "__init__")
+            is_its_own = frame.f_code.co_name == "__init__" and frame.f_locals.get("self") is loader
+            return _Watched(self, loader, batches, not is_its_own)
 
         return iterate
 
@@ -181,7 +185,7 @@ class ScriptLoop:
 
     def is_known(self, loader: Any) -> bool:
         """Called before each batch of a loader."""
-        if threading.get_ident() != self._thread:  # it loads ahead of the steps, which are no other loader's
+        if this_thread() != self._thread:  # it loads ahead of the steps, which are no other loader's
             self._last = None
             return False
         if self.refused:
@@ -212,11 +216,14 @@ class ScriptLoop:
             return False
         self.seen.steps = count
         self._stack.close()
-        return self._takes_over(loader)
+        is_taken = self._takes_over(loader)
+        if is_taken and not has_stepped and self._counts.get(id(last)) == count + 1:  # one batch of each, as by zip()
+            self._tell_of_another()
+        return is_taken
 
     def _takes_over(self, loader: Any) -> bool:
         self.loader = loader
-        self._take_threads()
+        self._threads.take()
         try:
             if makes_own_batches(loader):
                 raise Error("its DataLoader's class overrides _get_iterator(), which a copy would not call")
@@ -226,13 +233,6 @@ class ScriptLoop:
             self.loader = self._batches = None
             self.refuse(failure)
         return self.loader is not None
-
-    def _take_threads(self) -> None:
-        """Applies the number of threads that the script sets before it imports torch: here torch is imported already,
-        and OpenMP has read the variable."""
-        asked = os.environ.get(THREADS, "")
-        if asked != self._threads[0] and asked.isdigit() and self.torch.get_num_threads() == self._threads[1]:
-            self.torch.set_num_threads(max(1, int(asked)))
 
     def _end_measurement(self) -> None:
         """Undoes its present change."""
@@ -252,10 +252,14 @@ class ScriptLoop:
         if have_same_data(loader, self.loader) or (line and line == getattr(self.loader, "_saturate_line", 0)):
             self._again = loader
             self.interrupted()
-        elif not self._has_told:
+        else:
+            self._tell_of_another()
+        return loader is self._again
+
+    def _tell_of_another(self) -> None:
+        if not self._has_told:
             self._has_told = True
             sys.stderr.write("saturate: the script also trains with another loader, which is not measured\n")
-        return loader is self._again
 
     def next_batch(self) -> Any:
         assert self._batches is not None
@@ -265,7 +269,8 @@ class ScriptLoop:
             raise Finished from None
 
     def missing(self) -> List[str]:
-        found = [] if self._loaders else ["a torch DataLoader or a saturate.Loader that is iterated in the main thread"]
+        found = [] if self._loaders else ["a torch DataLoader or a saturate.Loader that is iterated in the main thread "
+                                          "of this process (others that the script starts are not measured)"]
         found += self.seen.missing()
         if not found and self.loader is None:
             found.append(f"a loop over a loader with {STEPS + 1} batches and an optimizer's steps")
@@ -301,31 +306,18 @@ class DiagnosedLoop(ScriptLoop):
             if is_interrupt(end):
                 session.ended = "it was interrupted"
             elif is_failure(end):
-                if session.current is None:
+                if session.current is not None:
+                    session.current.fail(f"the script failed with it: {first_line(end)}")
+                elif isinstance(end, SystemExit) and session.pace is not None:  # as after a signal
+                    session.ended = f"the script exited: {first_line(end)}"
+                else:
                     return False
-                session.current.fail(f"the script failed with it: {first_line(end)}")
         return session is not None or not (is_interrupt(end) or is_failure(end))
 
     def conclude(self) -> Diagnosis:
         if self.session:
             return conclude(self.session)
         return Diagnosis("undecided", None, not_found=[] if self.refused else self.missing(), refused=self.refused)
-
-
-def run_script(path: str, arguments: Sequence[str], source: Optional[str] = None) -> None:
-    """As `python path arguments` does. source: a file with the text that runs in place of the script's."""
-    with open(source or path, "rb") as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
-    module = types.ModuleType("__main__")
-    module.__dict__.update(__file__=os.path.abspath(path), __cached__=None)
-    before = sys.argv, sys.path[:], sys.modules["__main__"]
-    try:
-        sys.argv, sys.modules["__main__"] = [path, *arguments], module
-        sys.path[0] = os.path.dirname(os.path.abspath(path))
-        with replaced(records, "is_measured_script", True):
-            exec(code, module.__dict__)
-    finally:
-        sys.argv, sys.path[:], sys.modules["__main__"] = before
 
 
 class MeasuredLoop(ScriptLoop):
@@ -388,13 +380,13 @@ def measure_script(path: str, arguments: Sequence[str], steps: int, source: Opti
 
 def diagnose_script(path: str, arguments: Sequence[str], *, seconds: Optional[float] = None,
                     only: Optional[Collection[str]] = None, skip: Collection[str] = (), source: Optional[str] = None,
-                    clock: Callable[[], float] = time.perf_counter) -> Diagnosis:
+                    spec: Any = None, clock: Callable[[], float] = time.perf_counter) -> Diagnosis:
     """Runs the script until its loop is measured. Raises what the script raises before that."""
     check_names(only, skip)
     loop = DiagnosedLoop(_imported_torch(), path, seconds, only, skip, clock)
     try:
         with loop.active():
-            run_script(path, arguments, source)
+            run_script(path, arguments, source, spec)
     except Finished:
         pass
     except (Exception, SystemExit, KeyboardInterrupt) as end:

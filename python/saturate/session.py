@@ -79,12 +79,17 @@ class Session:
     def run(self) -> NoPace:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        with endless_schedules(self.torch), register_optimizer_step_post_hook(self._after_step):
+        with endless_schedules(self.torch), register_optimizer_step_post_hook(self._after_step), self.seen.timed():
             yield from self._measure()
         self.is_complete = True
 
     def _after_step(self, *_: Any) -> None:
         self.turns.made += 1
+
+    def thrown(self, failure: BaseException) -> BaseException:
+        """A step's failure, for run(). An exit in a what-if is an error there, unlike that of a signal's handler."""
+        is_tried = isinstance(failure, SystemExit) and self.current is not None
+        return Error(first_line(failure)) if is_tried else failure
 
     def _measure(self) -> NoPace:
         self._begin = self._clock()
@@ -250,7 +255,7 @@ class Session:
                     break
             if made[1] < LEAST_MADE * made[0]:
                 what_if.fail("the loop skips many of its batches")
-        except (Exception, SystemExit) as failure:  # of the step, or of opening the batches
+        except Exception as failure:  # of the step, or of opening the batches
             if self.current is None:
                 raise
             what_if.fail(f"it failed: {first_line(failure)}")

@@ -76,6 +76,8 @@ def _pixels(image: Any) -> Tuple[Any, int, int, int]:
     if isinstance(image, (bytes, bytearray, memoryview)):
         return image, 0, 0, 0
     if _is_pil(image):
+        if image.mode.startswith(("I", "F")):  # which Pillow would clip to white
+            raise TypeError(f'its image has mode "{image.mode}" instead of 8 bits for a channel: scale it to uint8')
         if image.mode not in ("RGB", "L"):
             image = image.convert("RGB")
         width, height = image.size

@@ -123,7 +123,8 @@ def _fused(seen: Observation) -> List[WhatIf]:
                 stack.callback(_move_counts, each, False)
             yield
 
-    is_sparse = any(getattr(module, "sparse", False) for outer in seen.modules for module in outer.modules()) or any(
+    is_sparse = any(
+        getattr(each, "sparse", False) is True for outer in seen.modules for each in outer.modules()) or any(
         parameter.grad is not None and parameter.grad.is_sparse
         for each in targets for group in each.param_groups for parameter in group["params"])
     why = "it cannot update sparse gradients" if is_sparse else ""

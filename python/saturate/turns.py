@@ -8,7 +8,7 @@ import math
 import time
 import warnings
 from collections import UserDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from ._core import Error, is_worth, may_be_worth, paired_gain
@@ -187,10 +187,13 @@ class Turns:
                 taken < seconds and self.clock() < latest)))
 
     def fixed(self, arm: Arm, change: Change, steps: int) -> Steps:
-        """A turn of one step to settle and as many others, neither more nor fewer, but for those interrupted."""
+        """A turn of one step to settle and as many others, neither more nor fewer, since other processes make as many.
+        The time of interrupted ones does not count, unless all are."""
         with change():
             yield arm.next()
-            return (yield from self._measured(arm, None, lambda made, _: made < steps))
+            begin, left = self.clock(), iter(range(steps))
+            pace = yield from self._measured(arm, None, lambda *_: next(left, None) is not None)
+            return pace if pace.steps_per_s else pace._replace(steps_per_s=steps / max(self.clock() - begin, 1e-9))
 
     def _measured(self, arm: Arm, begin_step: Optional[Callable[[], None]],
                   goes_on: Callable[[int, float], bool]) -> Steps:
@@ -253,11 +256,13 @@ class Turns:
 
 
 class _Held:
-    """One batch again and again, as it was, although steps may take parts out of it or write to its tensors."""
+    """One batch again and again, as it was, although steps may take parts out of it, set its attributes or write to its
+    tensors."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
         self._tensors: Dict[int, Tuple[Any, Any, Tuple[int, bool]]] = {}  # by id: its copy, what steps get, its state
+        self._is_in_object = False
         self._fresh(batch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -274,7 +279,28 @@ class _Held:
             return made
         if isinstance(value, tuple) and hasattr(value, "_make"):
             return value._make(self._fresh(each) for each in value)
-        return type(value)(self._fresh(each) for each in value) if type(value) in (list, tuple) else value
+        if type(value) in (list, tuple):
+            return type(value)(self._fresh(each) for each in value)
+        is_array = hasattr(type(value), "__array_interface__")  # or an image
+        is_object = not is_array and (hasattr(value, "__dict__") or is_dataclass(value))
+        return self._fresh_object(value) if is_object else value
+
+    def _fresh_object(self, value: Any) -> Any:
+        """A copy with the attributes as they were. Objects within it stay: they may be anything, such as a dataset."""
+        if self._is_in_object:
+            return value
+        self._is_in_object = True
+        try:
+            made = copy.copy(value)
+            own = getattr(made, "__dict__", {}) if made is not value else {}
+            for name, each in list(own.items()):
+                if vars(value).get(name) is each:  # else its class has copied it
+                    own[name] = self._fresh(each)
+            return made
+        except Exception:  # its class cannot be copied
+            return value
+        finally:
+            self._is_in_object = False
 
     def _fresh_tensor(self, tensor: Any) -> Any:
         def state(of: Any) -> Tuple[int, bool]:

@@ -86,7 +86,8 @@ class Watch(StepCounter):
         self._begun_epochs = 0        # of `loader`
         self._is_block = False        # a `with` block's
         self._loss: Any = None
-        self._outputs = open_outputs(out, tensorboard)
+        has_outputs = out is not None or tensorboard is not False  # else it need not know its rank
+        self._outputs = open_outputs(out, tensorboard) if has_outputs else Outputs([])
         gpu = Gpu()
         self._telemetry, self._total_telemetry = Telemetry(gpu), Telemetry(gpu)
         try:
@@ -207,7 +208,8 @@ class Watch(StepCounter):
         self._end_others_step()
         self._is_open, self._due_step = False, 0
         self._hooks.remove()
-        _active.remove(self)
+        if self in _active:  # not in a forked process
+            _active.remove(self)
         self._clock.settle()
         try:
             self._record("end")
@@ -284,6 +286,7 @@ def _stop_in_child() -> None:
         one._clock.thread = None
         _of_parents.append(one._outputs)  # kept, since a destructor may write
         one._outputs = Outputs([])
+    _active.clear()  # it may make its own
 
 
 os.register_at_fork(after_in_child=_stop_in_child)

@@ -9,6 +9,7 @@ import os
 import pickle
 import queue
 import signal
+import sys
 import time
 import weakref
 from multiprocessing import reduction
@@ -124,6 +125,9 @@ class ProcessSource(OwnSource):
     """Each read is given to a free process; so there are as many at once as processes."""
 
     def __init__(self, dataset: Any, processes: int, target: str) -> None:
+        if type(dataset).__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
+            raise TypeError(f"the dataset's class {type(dataset).__name__} is in no file, as in a notebook, so "
+                            "processes cannot import it. Put it into a module, or leave processes out")
         super().__init__(dataset, target)
         context = multiprocessing.get_context("spawn")
         self._process = os.getpid()

@@ -110,10 +110,11 @@ def test_a_script_is_diagnosed_as_it_is(script, monkeypatch, capsys):
 def test_a_script_runs_as_python_runs_it(tmp_path, monkeypatch, capsys):
     from saturate.scripts import run_script
 
-    (tmp_path / "train.py").write_text("def f(x: int): pass\nprint(f.__annotations__['x'] is int, __file__)")
+    (tmp_path / "train.py").write_text("import inspect, os\ndef f(x: int): pass\nos.chdir('/')\n"
+                                       "print(f.__annotations__['x'] is int, __file__, inspect.getsource(f))")
     monkeypatch.chdir(tmp_path)
     run_script("train.py", [])
-    assert capsys.readouterr().out.split() == ["True", str(tmp_path / "train.py")]
+    assert capsys.readouterr().out.split() == ["True", str(tmp_path / "train.py"), "def", "f(x:", "int):", "pass"]
 
 
 def test_a_script_that_counts_gets_epochs_of_their_length(script, tmp_path):

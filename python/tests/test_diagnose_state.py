@@ -1,6 +1,7 @@
 """saturate.diagnose() puts back what is not torch's too, and steps may change their batches."""
 
 import collections
+import dataclasses
 import gc
 import random
 import signal
@@ -204,6 +205,28 @@ def test_attributes_and_buffers_that_a_module_replaces():
         assert not hasattr(module, "size") and ema.tolist() == [0, 0] and list(module.state_dict()) == ["ema"]
 
 
+def test_a_module_that_lists_its_parameters_itself():
+    class Agent(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.actor, self.scale = torch.nn.Linear(2, 1), torch.nn.Parameter(torch.ones(1))
+
+        def parameters(self):
+            return self.actor.parameters()
+
+        def named_parameters(self):
+            return self.actor.named_parameters()
+
+        def buffers(self):
+            return iter(())
+
+    agent = Agent()
+    kept = Kept(torch)
+    torch.nn.init.zeros_(agent.scale)
+    kept.restore()
+    assert agent.scale.tolist() == [1]
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit")
 def test_a_frozen_module_of_torchscript_has_no_mode():
     frozen = torch.jit.freeze(torch.jit.script(torch.nn.Linear(2, 2)).eval())
@@ -260,6 +283,36 @@ def test_a_held_batch_is_the_same_in_each_step():
         inputs["parts"][0].images.unsqueeze_(0)
         inputs["parts"].pop()
         inputs.clear()
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentences:
+    tokens: torch.Tensor
+    parts: list
+
+
+class Graphs:
+    def __init__(self):
+        self.x, self.fields, self.itself = torch.ones(2, 2), {"y": torch.zeros(2)}, self
+
+
+class Uncopyable:
+    def __copy__(self):
+        raise TypeError("not this")
+
+
+def test_a_held_batch_of_objects_is_the_same_in_each_step():
+    uncopyable = Uncopyable()
+    arm = held((Sentences(torch.ones(2, 4), [torch.ones(1)]), Graphs(), uncopyable))
+    for _ in range(3):
+        sentences, graphs, last = arm.next()
+        assert sentences.tokens.shape == (2, 4) and sentences.parts[0].tolist() == [1] and last is uncopyable
+        assert graphs.x.tolist() == [[1, 1]] * 2 and list(graphs.fields) == ["y"]
+        vars(sentences)["tokens"] = sentences.tokens[:, :-1]
+        sentences.parts.pop().sub_(1)
+        graphs.x.sub_(1)
+        graphs.x = torch.cat([graphs.x, graphs.x], 1)
+        graphs.fields.clear()
 
 
 def test_a_step_may_take_its_batch_apart():

@@ -104,6 +104,15 @@ def test_items_that_are_none_are_named_or_skipped(item, message, processes):
         assert loader.skipped[0][0] == "sample 1"
 
 
+@pytest.mark.parametrize("dtype, mode", [(np.uint16, "I;16"), (np.int32, "I"), (np.float32, "F")])
+def test_images_of_more_than_8_bits_are_refused(dtype, mode):
+    """Pillow would clip them, mostly to white."""
+    image = pytest.importorskip("PIL.Image").fromarray(np.full((6, 6), 1000, dtype))
+    assert image.mode == mode
+    with pytest.raises(saturate.Error, match=f'mode "{mode}" instead of 8 bits'):
+        list(saturate.Loader([(image, 0)], size=6))
+
+
 def test_tensors_are_refused_with_the_reason():
     torch = pytest.importorskip("torch")
     with pytest.raises(saturate.Error, match="must not make tensors"):
@@ -209,6 +218,13 @@ def test_a_dataset_that_cannot_be_pickled_says_so():
 
     with pytest.raises(TypeError, match="cannot be sent to processes"):
         saturate.Loader(Local(4), processes=1, **ARGUMENTS)
+
+
+def test_a_dataset_of_a_notebook_is_refused_at_once(monkeypatch):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    monkeypatch.setattr(Numbered, "__module__", "__main__")
+    with pytest.raises(TypeError, match="Numbered is in no file, as in a notebook"):
+        saturate.Loader(Numbered(4), processes=1, **ARGUMENTS)
 
 
 def test_pythons_lock_is_free_while_it_decodes():

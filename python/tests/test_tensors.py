@@ -49,6 +49,18 @@ def test_archives(tmp_path, save):
         assert np.array_equal(fields["x"], arrays["x"][index]) and list(fields) == ["y", "x"]
 
 
+def test_arrays_of_an_older_numpy_can_be_written(tmp_path, monkeypatch):
+    """Its from_dlpack() would make them read-only."""
+    monkeypatch.setattr(np, "__version__", "1.26.4")
+    arrays = {f"x_{dtype}": array_of(dtype, (7, 2)) for dtype in TYPES}
+    np.savez(tmp_path / "a.npz", **arrays)
+    batch, = saturate.Loader(f"npz:{tmp_path}/a.npz", batch=7, train=False)
+    assert list(batch) == list(arrays)
+    for name, array in arrays.items():
+        assert batch[name].dtype == array.dtype and np.array_equal(batch[name], array), name
+        assert batch[name].flags.writeable, name
+
+
 @pytest.mark.parametrize("array, reason", [
     (np.array([{"a": 1}, None]), "pickle"),
     (np.zeros(2, [("a", "f4"), ("b", "i4")]), "records"),

@@ -2,11 +2,14 @@
 
 import contextlib
 import itertools
+import types
+from unittest import mock
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from saturate.group_turns import GroupTurns  # noqa: E402
 from saturate.turns import Arm, Turns  # noqa: E402
 
 
@@ -22,7 +25,7 @@ class Clock:
 def test_steps_that_each_begin_an_iteration_count():
     turns, arm = Turns(lambda: None, Clock()), Arm(lambda: itertools.repeat(torch.zeros(8, 1)))
     for steps_before in (5, 2):  # the first three do not count; in the next turn all do
-        steps, made = turns.fixed(arm, contextlib.nullcontext, 2), 0
+        steps, made = turns.steps(arm, contextlib.nullcontext, 0.0, 2), 0
         with pytest.raises(StopIteration) as end:
             next(steps)
             for made in range(1, 99):
@@ -60,3 +63,47 @@ def test_what_was_loaded_ahead_is_no_gain():
                 count += 1
                 next(steps)
         assert count == settled + 10
+
+
+@pytest.mark.parametrize("interrupted", [(), (3,), (2, 3)])
+def test_a_turn_that_other_processes_make_too_has_as_many_steps(interrupted):
+    """Also where a step is interrupted, whose time does not count, or where all are."""
+    turns, arm = Turns(lambda: None, Clock()), Arm(lambda: itertools.repeat(torch.zeros(8, 1)))
+    steps, made = turns.fixed(arm, contextlib.nullcontext, 2), 0
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+        for made in range(1, 99):  # the first one settles
+            if made in interrupted:
+                turns.interrupted()
+            turns.clock.now += 5 if interrupted == (made,) else 0.1
+            next(steps)
+    assert made == 3 and end.value.value.steps_per_s == pytest.approx(10)
+
+
+def test_objects_are_sent_from_the_modules_gpu():
+    """The script need not have made it the current one. Processes that wait for one that evaluates are slower."""
+    current, used, own = [0], [], []
+
+    @contextlib.contextmanager
+    def on(device):
+        current.append(device.index)
+        yield
+        current.pop()
+
+    def note(*_):
+        used.append(current[-1])
+
+    def gather(gathered, value):
+        note()
+        own.extend(value[0])
+        gathered[:] = [value, ([10 * each for each in value[0]], value[1])]
+
+    group = mock.MagicMock(**{"get_world_size.return_value": 2, "get_rank.return_value": 0, "barrier.side_effect": note,
+                              "broadcast_object_list.side_effect": note, "all_gather_object.side_effect": gather})
+    weight = types.SimpleNamespace(device=torch.device("cuda", 1))
+    module = types.SimpleNamespace(parameters=lambda: iter([weight]), no_sync=contextlib.nullcontext)
+    fake = types.SimpleNamespace(distributed=group, cuda=types.SimpleNamespace(device=on))
+    turns = GroupTurns(fake, Turns(lambda: None), [module], Arm(lambda: itertools.repeat(torch.zeros(8, 1))))
+    for _ in turns.run(0.01):
+        assert current == [0]
+    assert set(used) == {1} and turns._whole == own

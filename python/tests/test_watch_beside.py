@@ -8,6 +8,8 @@ import io
 import json
 import pickle
 import pickletools
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -145,6 +147,27 @@ def test_a_diagnosis_sees_a_compiled_model_and_keeps_its_graph(graphs, model):
     assert len(found) == 2 and seen.modules == [compiled]
 
 
+def test_the_hooks_that_time_optimizers_are_compiled_once(graphs):
+    """In compiled code they do nothing: torch would leave the graph to read the time."""
+    found, backend = graphs
+    seen, optimizers = Observation(torch), torch.optim.optimizer
+
+    def update(values):  # as an optimizer's step()
+        for hook in optimizers._global_optimizer_pre_hooks.values():
+            hook(None, (), {})
+        updated = values + 1
+        for hook in optimizers._global_optimizer_post_hooks.values():
+            hook(None, (), {})
+        return updated
+
+    compiled = torch.compile(update, fullgraph=True, backend=backend)
+    with seen.timed():
+        for _ in range(3):
+            with seen.looking():
+                assert compiled(torch.ones(2)).tolist() == [2, 2]
+    assert len(found) == 1 and seen.optimizer_share == 1
+
+
 class Failing:
     path = "failing"
 
@@ -215,3 +238,18 @@ def test_a_long_run_writes_fewer_records(monkeypatch, tmp_path):
                 watch.step()
     times = [json.loads(line)["time_s"] for line in open(tmp_path / "metrics.jsonl")][:-1]
     assert times == [1, 2, 3, 4, 5, 3595.5, 3596.5, 3597.5, 3598.5, 3599.5, 3625.5]
+
+
+def test_a_forked_process_may_watch_its_own_loop():
+    script = """
+import os, saturate
+with saturate.watch():
+    child = os.fork()
+    if child == 0:
+        with saturate.watch([["a"]] * 3) as watch:
+            for _ in watch:
+                pass
+        os._exit(0 if watch.steps == 3 else 2)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=60)

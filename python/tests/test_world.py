@@ -138,6 +138,14 @@ def test_half_of_the_variables_are_an_error(launched):
         make(None, None)
 
 
+def test_a_watch_that_writes_nothing_needs_no_rank(launched, tmp_path):
+    launched(WORLD_SIZE=1)
+    with saturate.watch() as watch:
+        watch.step()
+    with pytest.raises(saturate.Error, match="RANK is missing"):
+        saturate.watch(out=tmp_path / "run")
+
+
 LIGHTNING = {"WORLD_SIZE": 2, "LOCAL_RANK": 1, "NODE_RANK": 0, "MASTER_ADDR": "a", "MASTER_PORT": 1}
 
 
