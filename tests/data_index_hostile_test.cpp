@@ -10,6 +10,7 @@
 namespace saturate {
 namespace {
 
+// Sizes that would need all memory are refused before it is asked for.
 TEST(IndexFile, LyingSizesAreRefused) {
   const std::string sound = testing::index_of_fuzzed_jpegs();
   const testing::TempDir dir;

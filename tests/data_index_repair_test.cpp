@@ -1,10 +1,7 @@
 // data.index: entries that are wrong, or cannot be complete.
 #include <gtest/gtest.h>
 
-#include "data/source_index.h"
-#include "image/fast_decoder.h"
-#include "tests/data_testing.h"
-#include "tests/jpeg_encoding.h"
+#include "tests/index_testing.h"
 
 namespace saturate {
 namespace {
@@ -61,6 +58,52 @@ TEST(IndexRepair, AFileWithOtherBytesBeforeItsEndIsFoundOnce) {
   EXPECT_EQ(finder.find_points(file, "x"), Points::kFound);
   EXPECT_EQ(points_of(index, file).known_rows(), points_of(index, file).rows - 1);
   EXPECT_EQ(finder.find_points(file, "x"), Points::kKnown);
+}
+
+// As in a forged index, whose checksums are right: all crops would have other colours.
+TEST(IndexRepair, PointsThatDoNotBeginTheScanAreRefused) {
+  const auto file = photo_of_quality(80);
+  const ScanPoints all = all_points_of(file);
+  for (const int change : {0, 1, 2}) {
+    ScanPoints wrong = all;
+    for (ScanPoint& point : wrong.point) {
+      if (change == 0) point.bit += 8;
+      if (change == 1) point.dc[1] += 5;
+    }
+    if (change == 2) wrong.point[9] = wrong.point[8];
+    ScanIndex index;
+    index.keep(scan_key(file), wrong);
+    EXPECT_TRUE(points_of(index, file).point.empty()) << change;
+  }
+}
+
+TEST(IndexRepair, AFileWithAScanForEachComponentHasNoPoints) {
+  const auto file =
+      encode_as(test_picture(400, 300), {.name = "", .across = 2, .down = 2, .own_scans = true});
+  JpegDecoder decoder;
+  decoder.open(file, "x");
+  EXPECT_TRUE(decoder.has_planes());
+  EXPECT_FALSE(decoder.has_points());
+}
+
+// As when a GPU could not decode it; nothing else is new in the index.
+TEST(IndexRepair, ARejectedSampleIsRemovedFromTheFile) {
+  const TempDir dir;
+  testing::write_photos(dir / "set");
+  const std::string source = "folder:" + (dir / "set"), path = dir / "x.points";
+  testing::index_into(path, source);
+  {
+    const auto data = open_input(Env::posix(), source, testing::index_options(path));
+    LoaderOptions options;
+    options.decode = DecodeMode::kFast;
+    AugmentOptions augment;
+    augment.size = 40;
+    const Loader loader(*data, options, augment);
+    Sample sample;
+    data->read(2, sample);
+    EXPECT_EQ(loader.reject_sample(2), sample.name);
+  }
+  EXPECT_EQ(testing::indexed_files(path), size_t(testing::kPhotos) - 1);
 }
 
 // The wrong entry has more points than were found again.

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <thread>
 
 #include "tests/fault_env.h"
@@ -37,12 +38,15 @@ class SharedIndex : public ::testing::Test {
 TEST_F(SharedIndex, AProcessUsesWhatOthersHaveSaved) {
   const auto first = open(), second = open(), third = open();
   add_to(*first, dir / "one");
-  first->end_epoch();
+  first->begin_epoch();
+  EXPECT_EQ(indexed_files(path), 0u) << "the consumer's thread writes nothing";
+  first->tend();
   EXPECT_EQ(indexed_files(path), size_t(kPhotos));
   add_to(*second, dir / "two");
   second->save(false);
   EXPECT_EQ(add_to(*second, dir / "one").known, size_t(kPhotos)) << "after its own save";
-  first->end_epoch();
+  first->begin_epoch();
+  first->tend();
   EXPECT_EQ(add_to(*first, dir / "two").known, 4u) << "from the next epoch on";
   third->tend();
   EXPECT_EQ(add_to(*third, dir / "two").known, 4u) << "during an epoch";
@@ -62,15 +66,44 @@ TEST_F(SharedIndex, WhatOthersHaveSavedIsNotInMemory) {
   EXPECT_EQ(add_to(*second, dir / "two").known, 4u);
 }
 
+TEST_F(SharedIndex, WhatOthersHaveSavedIsNotWrittenAgain) {
+  FaultEnv env(Env::posix());
+  SourceIndex first(Env::posix(), path, SourceIndex::Kind::kGiven);
+  SourceIndex second(env, path, SourceIndex::Kind::kGiven);
+  add_to(first, dir / "one");
+  add_to(second, dir / "one");
+  first.save(false);
+  EXPECT_EQ(second.save(false).files, size_t(kPhotos));
+  EXPECT_EQ(env.count({FileOp::kWrite, path}), 0u);
+}
+
+TEST_F(SharedIndex, AFewNewEntriesAreNotWrittenAtTheEnd) {
+  const auto add = [&](uint64_t first, uint64_t end) {
+    const auto index = open();
+    for (uint64_t i = first; i < end; ++i)
+      index->points()->keep({i, 1}, {4, 10, 2, std::vector<ScanPoint>(20)});
+  };
+  add(0, 1000);
+  EXPECT_EQ(indexed_files(path), 1000u);
+  add(1000, 1002);
+  EXPECT_EQ(indexed_files(path), 1000u);
+  add(1000, 1100);
+  EXPECT_EQ(indexed_files(path), 1100u);
+}
+
 TEST_F(SharedIndex, AnEpochThatEndsWhileAnotherProcessSavesIsSavedLater) {
-  const auto index = open();
-  add_to(*index, dir / "one");
+  FaultEnv env(Env::posix());
+  env.use_fake_clock();
+  SourceIndex index(env, path, SourceIndex::Kind::kGiven);
+  add_to(index, dir / "one");
+  index.begin_epoch();
   {
     const auto other = Env::posix().lock(path + ".lock");
-    index->end_epoch();
+    index.tend();
     EXPECT_EQ(indexed_files(path), 0u);
   }
-  index->tend();
+  env.sleep_ns(5'000'000'000);
+  index.tend();
   EXPECT_EQ(indexed_files(path), size_t(kPhotos));
 }
 
@@ -122,6 +155,65 @@ TEST_F(SharedIndex, AReadThatFailsRemovesNoEntry) {
   EXPECT_FALSE(index.points()->find_coded(key, coded));
   env.clear();
   EXPECT_TRUE(index.points()->find_coded(key, coded));
+}
+
+// As a file on a server that is away for a moment.
+TEST_F(SharedIndex, AFileThatCannotBeReadIsNotReplaced) {
+  testing::index_into(path, dir / "one");
+  const std::string before = testing::read_text(path);
+  for (const auto kind : {SourceIndex::Kind::kGiven, SourceIndex::Kind::kInCache}) {
+    FaultEnv env(Env::posix());
+    SourceIndex index(env, path, kind);
+    add_to(index, dir / "two");
+    env.inject({.match = {FileOp::kRead, path}, .error = EIO});
+    EXPECT_EQ(testing::error_of([&] { index.save(false); }).kind(), ErrorKind::kRun);
+    EXPECT_EQ(testing::read_text(path), before);
+    ::testing::internal::CaptureStderr();
+    const SourceIndex opened(env, path, kind);
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("is not used"), std::string::npos) << said;
+    EXPECT_EQ(said.find("replaced"), std::string::npos) << said;
+  }
+  SourceIndex index(Env::posix(), path, SourceIndex::Kind::kGiven);
+  add_to(index, dir / "two");
+  EXPECT_EQ(index.save(false).files, size_t(kPhotos) + 4);
+}
+
+TEST_F(SharedIndex, AFileOfALaterVersionIsNotReplaced) {
+  testing::index_into(path, dir / "one");
+  std::string later = testing::read_text(path);
+  later[8] = 2;
+  testing::write_file(path, later);
+  SourceIndex index(Env::posix(), path, SourceIndex::Kind::kInCache);
+  const Error error = testing::error_of([&] { add_to(index, dir / "two"); });
+  EXPECT_EQ(error.kind(), ErrorKind::kRun);
+  EXPECT_NE(error.reason().find("version 2"), std::string::npos) << error.what();
+  EXPECT_EQ(testing::error_of([&] { index.save(false); }).kind(), ErrorKind::kRun);
+  EXPECT_EQ(testing::read_text(path), later);
+}
+
+// An Env whose delays call a function instead.
+class HookedEnv : public FaultEnv {
+ public:
+  using FaultEnv::FaultEnv;
+  std::function<void()> hook;
+  void sleep_ns(int64_t) override { hook(); }
+};
+
+TEST_F(SharedIndex, AnEntryThatIsRemovedWhileItIsReadStaysRemoved) {
+  testing::index_into(path, dir / "one");
+  HookedEnv env(Env::posix());
+  IndexState state;
+  std::string problem;
+  const auto file = IndexFile::open(env, path, state, problem);
+  ASSERT_TRUE(file);
+  const std::string photo = testing::indexed_photo(0);
+  const ScanKey key = scan_key(std::as_bytes(std::span(photo)));
+  env.hook = [&] { file->remove(key); };
+  env.delay({FileOp::kRead, path}, 1, 1);
+  std::vector<uint8_t> coded;
+  EXPECT_TRUE(file->find(key, coded));
+  EXPECT_TRUE(file->is_removed(file->position(key)));
 }
 
 TEST_F(SharedIndex, IndexingLeavesTheFileOfAnotherProcessThatSaves) {

@@ -2,8 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <optional>
 
 #include "data/export.h"
 #include "tests/fault_env.h"
@@ -47,11 +45,13 @@ TEST(Index, IsWrittenAtTheEndAndUsedByTheNextRun) {
 }
 
 // A process that is killed later loses nothing of the first epoch.
-TEST(Index, IsWrittenAfterAnEpoch) {
+TEST(Index, IsWrittenWhenTheNextEpochBegins) {
   const TempDir dir;
   write_photos(dir / "set");
   const std::string path = dir / "x.points";
   const auto data = open_input(Env::posix(), "folder:" + (dir / "set"), index_options(path));
+  epochs_of(*data, 1);
+  EXPECT_EQ(indexed_files(path), 0u) << "the end of an epoch waited for it";
   epochs_of(*data, 1);
   EXPECT_EQ(indexed_files(path), size_t(kPhotos));
 }
@@ -296,52 +296,6 @@ TEST(Index, PointsOfAnotherFileAreNoticedWhenTheyAreUsed) {
     if (trial >= 2) continue;
     EXPECT_LT(exchanged.bytes(), before) << "the entry was not removed";
   }
-}
-
-// Sizes that would need all memory are refused before it is asked for.
-class CacheFolder {
- public:
-  explicit CacheFolder(const std::string& path) {
-    if (const char* const value = std::getenv("XDG_CACHE_HOME")) before_ = value;
-    setenv("XDG_CACHE_HOME", path.c_str(), 1);
-  }
-  ~CacheFolder() {
-    before_ ? setenv("XDG_CACHE_HOME", before_->c_str(), 1) : unsetenv("XDG_CACHE_HOME");
-  }
-
- private:
-  std::optional<std::string> before_;
-};
-
-TEST(Index, AutomaticIsInTheCacheFolderByTheSource) {
-  const TempDir dir;
-  write_photos(dir / "set");
-  const CacheFolder cache(dir / "cache");
-  Env& env = Env::posix();
-  const std::string path = index_path_of(env, "folder:" + (dir / "set"));
-  EXPECT_TRUE(path.starts_with(dir / "cache/saturate/index/set-")) << path;
-  for (const std::string& same :
-       {dir / "set", dir / "set/", dir / "set/../set", "split:train,1/4,folder:" + (dir / "set"),
-        std::filesystem::relative(dir / "set").string()})
-    EXPECT_EQ(index_path_of(env, same), path);
-  EXPECT_NE(index_path_of(env, "folder:" + (dir / "other")), path);
-  EXPECT_NE(index_path_of(env, "tar:" + (dir / "set")), path);
-  setenv("XDG_CACHE_HOME", "relative", 1);  // is ignored, as its specification says
-  EXPECT_FALSE(index_path_of(env, dir / "set").starts_with("relative"));
-}
-
-TEST(Index, AutomaticIsNotWrittenForAFewFiles) {
-  const TempDir dir;
-  write_photos(dir / "set");
-  const CacheFolder cache(dir / "cache");
-  const std::string source = "folder:" + (dir / "set");
-  EXPECT_EQ(epochs_of(source, "auto", 2), epochs_of(source, "off", 2));
-  EXPECT_FALSE(std::filesystem::exists(dir / "cache"));
-  for (int i = 0; i < 500; ++i)
-    write_file(dir / "set/c/" + std::to_string(i) + ".jpg",
-               to_text(encode_as(test_picture(640 + i, 200), {"", JCS_YCbCr, 1, 1})));
-  epochs_of(source, "auto", 1);
-  EXPECT_GT(indexed_files(index_path_of(Env::posix(), source)), 500u);
 }
 
 }  // namespace

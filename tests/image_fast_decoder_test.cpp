@@ -70,8 +70,8 @@ TEST(FastDecoder, EqualsExactWithoutResizing) {
   }
 }
 
-// The same coefficients in four encodings: baseline scans are decoded here (image/baseline_scan.h),
-// progressive ones by libjpeg.
+// The same coefficients in five encodings: baseline scans of all components are decoded here
+// (image/baseline_scan.h), others and progressive ones by libjpeg.
 TEST(FastDecoder, TheEncodingOfCoefficientsDoesNotMatter) {
   FastDecoder decoder;
   Image noise = test_picture(211, 163);
@@ -84,10 +84,10 @@ TEST(FastDecoder, TheEncodingOfCoefficientsDoesNotMatter) {
           const SampleTransform transform{{33, 17, 160, 133}, 0, 0, true};
           const auto baseline =
               fast_pixels(decoder, encode_as(picture, kind, quality), transform, size);
-          JpegKind own = kind, restarts = kind, progressive = kind;
-          own.own_tables = progressive.progressive = true;
+          JpegKind own = kind, restarts = kind, progressive = kind, scans = kind;
+          own.own_tables = progressive.progressive = scans.own_scans = true;
           restarts.restart_rows = 1;
-          for (const JpegKind& other : {own, restarts, progressive})
+          for (const JpegKind& other : {own, restarts, progressive, scans})
             EXPECT_EQ(fast_pixels(decoder, encode_as(picture, other, quality), transform, size),
                       baseline)
                 << kind.name << " " << quality << " " << size;
@@ -95,6 +95,36 @@ TEST(FastDecoder, TheEncodingOfCoefficientsDoesNotMatter) {
       }
     }
   }
+}
+
+// Twice the sampling factors, and so larger MCUs, of the same blocks.
+TEST(FastDecoder, MultiplesOfSamplingFactorsDoNotMatter) {
+  FastDecoder decoder;
+  const Image picture = test_picture(211, 163);
+  for (const int across : {1, 2}) {
+    JpegKind larger{"", JCS_YCbCr, 2 * across};
+    larger.chroma_across = 2;
+    const auto usual = encode_as(picture, {"", JCS_YCbCr, across}),
+               other = encode_as(picture, larger);
+    ASSERT_NE(usual, other);
+    for (const int size : {11, 40, 97}) {
+      const SampleTransform transform{{33, 17, 160, 133}, 0, 0, true};
+      EXPECT_EQ(fast_pixels(decoder, other, transform, size),
+                fast_pixels(decoder, usual, transform, size))
+          << across << " " << size;
+    }
+  }
+}
+
+// The wrong tables come first, and are replaced.
+TEST(FastDecoder, TheLastTablesBeforeTheScanAreUsed) {
+  FastDecoder decoder;
+  const auto file = encode_as(test_picture(211, 163), kFastKinds[2]);
+  const SampleTransform transform{{33, 17, 160, 133}, 0, 0, true};
+  for (const auto& [marker, body] : testing::other_tables())
+    EXPECT_EQ(fast_pixels(decoder, testing::with_marker(file, marker, body), transform, 40),
+              fast_pixels(decoder, file, transform, 40))
+        << marker;
 }
 
 TEST(FastDecoder, AFlipMirrorsThePixels) {
@@ -143,6 +173,7 @@ TEST(FastDecoder, RareKindsUseTheExactPath) {
     EXPECT_FALSE(decoder.open(golden_input(name), name)) << name;
   const Image picture = test_picture(64, 64);
   for (const JpegKind& kind : {JpegKind{"rgb", JCS_RGB}, JpegKind{"411", JCS_YCbCr, 4, 1},
+                               JpegKind{"two components", JCS_UNKNOWN},
                                JpegKind{"arithmetic", JCS_YCbCr, 1, 1, false, 0, true}})
     EXPECT_FALSE(decoder.open(encode_as(picture, kind), kind.name)) << kind.name;
   EXPECT_FALSE(decoder.open(encode_as(test_picture(15, 64), kFastKinds[2]), "small"));

@@ -67,8 +67,10 @@ TEST(InverseDct, EqualsLibjpegsAtEverySizeAndInstructionSet) {
   RandomStream random(5, 0, 0, RandomUse::kSynthetic);
   for (uint8_t& value : noise.pixels) value = uint8_t(random.below(256));
   for (const Image& picture : {test_picture(211, 163), test_picture(29, 16), noise})
-    for (const int quality : {1, 30, 75, 92, 100}) {
-      const auto file = encode_as(picture, {"grey", JCS_GRAYSCALE}, quality);
+    for (const int quality : {1, 2, 30, 75, 92, 100}) {
+      // Then factors have up to 12 bits.
+      const auto file = encode_as(
+          picture, {.name = "grey", .space = JCS_GRAYSCALE, .wide_quants = quality == 2}, quality);
       for (const int size : {1, 2, 4, 8}) {
         const auto expected = plane_by_libjpeg(file, size);
         for (const auto& [name, transform] : all_inverse_dcts(size))

@@ -95,6 +95,18 @@ TEST(ScanHeader, MarkersThatChangeTheImageAreKnown) {
   }
 }
 
+TEST(ScanHeader, WideAndRepeatedTablesAreRead) {
+  JpegKind wide = kPackedKinds[2];
+  wide.wide_quants = true;
+  const auto file = encode_as(test_picture(150, 97), wide, 1);
+  ScanHeader header;
+  EXPECT_TRUE(is_read(file));
+  EXPECT_TRUE(read_scan_header(file, header));
+  EXPECT_GT(header.quant[0][0], 255);
+  for (const auto& [marker, body] : testing::other_tables())
+    EXPECT_TRUE(is_read(with_marker(file, marker, body))) << marker;
+}
+
 TEST(ScanHeader, ChangedBytesAreReadAsLibjpegDoesOrNot) {
   RandomStream random(3, 0, 0, RandomUse::kSynthetic);
   int read = 0;

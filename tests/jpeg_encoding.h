@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "image/libjpeg.h"
@@ -15,13 +16,16 @@ namespace saturate::testing {
 
 struct JpegKind {
   const char* name;
-  J_COLOR_SPACE space = JCS_YCbCr;
-  int across = 1, down = 1;  // sampling factors of the first component; 1 of the others
+  J_COLOR_SPACE space = JCS_YCbCr;  // JCS_UNKNOWN: two components
+  int across = 1, down = 1;         // sampling factors of the first component
   bool progressive = false;
   int restart_rows = 0;
   bool arithmetic = false;
   bool own_tables = false;  // optimised Huffman tables
   unsigned restart_mcus = 0;
+  bool own_scans = false;    // one for each component
+  bool wide_quants = false;  // of 16 bits, if the quality is low
+  int chroma_across = 1;     // sampling factor of the other components
 };
 
 // The kinds that nearly all files are of, and `others`.
@@ -50,16 +54,22 @@ inline std::vector<std::byte> encode_as(const Image& image, const JpegKind& kind
   jpeg_mem_dest(&info, &buffer, &size);
   info.image_width = static_cast<JDIMENSION>(image.width);
   info.image_height = static_cast<JDIMENSION>(image.height);
-  info.input_components = 3;
-  info.in_color_space = JCS_RGB;
+  info.input_components = kind.space == JCS_UNKNOWN ? 2 : 3;
+  info.in_color_space = kind.space == JCS_UNKNOWN ? JCS_UNKNOWN : JCS_RGB;
   jpeg_set_defaults(&info);
   jpeg_set_colorspace(&info, kind.space);
-  jpeg_set_quality(&info, quality, TRUE);
-  for (int c = 0; c < info.num_components; ++c)
-    info.comp_info[c].h_samp_factor = info.comp_info[c].v_samp_factor = 1;
-  info.comp_info[0].h_samp_factor = kind.across;
-  info.comp_info[0].v_samp_factor = kind.down;
+  jpeg_set_quality(&info, quality, kind.wide_quants ? FALSE : TRUE);
+  std::vector<jpeg_scan_info> scans;
+  for (int c = 0; c < info.num_components; ++c) {
+    info.comp_info[c].h_samp_factor = c == 0 ? kind.across : kind.chroma_across;
+    info.comp_info[c].v_samp_factor = c == 0 ? kind.down : 1;
+    scans.push_back({1, {c}, 0, DCTSIZE2 - 1, 0, 0});
+  }
   if (kind.progressive) jpeg_simple_progression(&info);
+  if (kind.own_scans) {
+    info.scan_info = scans.data();
+    info.num_scans = info.num_components;
+  }
   info.restart_interval = kind.restart_mcus;
   info.restart_in_rows = kind.restart_rows;  // if not 0, determines the interval
   info.arith_code = kind.arithmetic;
@@ -109,6 +119,16 @@ inline std::vector<std::byte> with_marker(std::vector<std::byte> file, int code,
   const auto added = marker(code, body);
   file.insert(file.begin() + 2, added.begin(), added.end());
   return file;
+}
+
+// Tables that are not those of encode_as(), for the same numbers: markers with their bodies.
+inline std::vector<std::pair<int, std::string>> other_tables() {
+  const std::string quants = std::string(1, '\0') + std::string(DCTSIZE2, 'c');
+  std::string codes(1 + 16 + 1, '\0');  // one code of two bits, for the value 0
+  codes[2] = 1;
+  std::string codes_of_ac = codes;
+  codes_of_ac[0] = 0x10;
+  return {{0xdb, quants}, {0xc4, codes}, {0xc4, codes_of_ac}};
 }
 
 // The body of an APP1 marker with an EXIF orientation.

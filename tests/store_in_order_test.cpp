@@ -11,6 +11,7 @@
 #include "saturate/data/input.h"
 #include "store/object_store.h"
 #include "store/store_env.h"
+#include "tests/index_testing.h"
 #include "tests/store_testing.h"
 
 namespace saturate {
@@ -70,6 +71,20 @@ TEST_F(StoreInOrder, Indexing) {
               EXPECT_EQ(index_dataset(*data, index, 1, {}).samples, kInOrderImages);
             }),
             kInOrderImages / 2);
+}
+
+TEST_F(StoreInOrder, PhotographsWithAnIndexAreDecodedAsFromADisk) {
+  testing::write_photos(folder / "photos");
+  PackOptions options;
+  options.out = "tar:" + (folder / "photos.tar");
+  pack_dataset(env(), *open_dataset(env(), "folder:" + (folder / "photos")), options);
+  server.put("/photos.tar", testing::read_text(folder / "photos.tar"));
+  const std::string there = "tar:" + server.url("/photos.tar"), path = folder / "x.points";
+  const auto expected = testing::epochs_of(options.out, "off", 2);
+  for (int run = 0; run < 2; ++run) {
+    EXPECT_EQ(testing::epochs_of(there, path, 2), expected);
+    EXPECT_EQ(testing::indexed_files(path), size_t(testing::kPhotos));
+  }
 }
 
 TEST_F(StoreInOrder, Staging) {

@@ -145,10 +145,12 @@ struct MixedBatch {
       PackedSample from =
           pack_sample(decoder, jpeg, {{i, 2 * i, 180 - i, 120 - i}, 0, 0, i % 2 == 1}, size);
       if (i == 5 || i == 12) {
-        const auto turned = with_marker(whole, 0xe1, exif(i == 5 ? 6 : 5));
+        const auto turned = with_marker(whole, 0xe1, exif(i == 5 ? 6 : 7));
         decoder.find_points(turned, "x");
         from = pack_sample(decoder, std::span<const std::byte>(turned),
                            {{2 * i, i, 120 - i, 180 - i}, 0, 0, i % 2 == 1}, size);
+        // The flip undoes the first one's reversal.
+        EXPECT_EQ(header_of(from).turn, i == 5 ? kPackedColumns : kPackedColumns | kPackedReversed);
       }
       EXPECT_FALSE(from.packed.empty());
       EXPECT_EQ(from.packed.size() > pixel_bytes(size), large) << from.packed.size();

@@ -10,6 +10,7 @@
 #include "base/printable.h"
 #include "base/thread_pool.h"
 #include "data/export.h"
+#include "data/index_folder.h"
 #include "data/inspect.h"
 #include "data/source_index.h"
 #include "record/json_fields.h"

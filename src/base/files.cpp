@@ -77,14 +77,17 @@ bool is_special(const std::string& path) {
          (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status));
 }
 
-// The path that symbolic links lead to, which stay links; the file may not exist yet.
-std::string resolved(std::string path) {
+}  // namespace
+
+std::string link_target(std::string path) {
   constexpr int kMostLinks = 40;  // Linux follows no more
   std::error_code none;
   for (int i = 0; i < kMostLinks && is_link(path) && !is_descriptor(path); ++i)
     path = (fs::path(path).parent_path() / fs::read_symlink(path, none)).string();
   return path;
 }
+
+namespace {
 
 // Writes after everything printed so far. stdout may be a file: its contents are kept.
 void write_in_place(Env& env, const std::string& path,
@@ -102,7 +105,7 @@ class NewContents {
   NewContents(Env& env, const std::string& path, std::span<const std::span<const std::byte>> pieces,
               bool is_synced = true)
       : env_(env),
-        path_(resolved(path)),
+        path_(link_target(path)),
         pieces_(pieces.begin(), pieces.end()),
         is_synced_(is_synced) {
     if (is_special(path_)) return;

@@ -38,6 +38,9 @@ inline std::string without_end_slashes(std::string path) {
 // Whether the path is a symbolic link, to whatever it leads.
 bool is_link(const std::string& path);
 
+// The path that symbolic links lead to, which stay links; the file may not exist yet.
+std::string link_target(std::string path);
+
 // Removes a temporary file after a more important failure; ignores errors.
 void discard(Env& env, const std::string& temporary);
 

@@ -47,8 +47,11 @@ std::string IndexFile::load(std::unique_ptr<ReadableFile> file) {
   IndexHeader header;
   IndexTrailer trailer;
   read_struct(*file_, 0, header);
-  if (header.version != kVersion)
-    return "it has version " + std::to_string(header.version) + ", not " + std::to_string(kVersion);
+  const std::string other =
+      "it has version " + std::to_string(header.version) + ", not " + std::to_string(kVersion);
+  if (header.version > kVersion)  // must not be replaced
+    fail(ErrorKind::kData, other, "data.index", "Use the version of saturate that wrote it");
+  if (header.version < kVersion) return other;
   const uint64_t end = bytes_ - sizeof trailer;
   read_struct(*file_, end, trailer);
   if (std::memcmp(trailer.magic, kMagic, sizeof kMagic) != 0 || trailer.version != kVersion)
@@ -81,22 +84,24 @@ std::unique_ptr<IndexFile> IndexFile::open(Env& env, const std::string& path, In
   try {
     if (!env.exists(path)) return nullptr;
     auto file = env.open_readable(path);
+    state = IndexState::kUnreadable;
     char magic[sizeof kMagic] = {};
     const size_t known = size_t(std::min<uint64_t>(file->size(), sizeof magic));
     file->read_at(0, std::as_writable_bytes(std::span(magic)).first(known));
-    state = IndexState::kOtherFile;
-    problem = "it is not an index of saturate";
-    if (std::memcmp(magic, kMagic, known) != 0) return nullptr;
-    state = IndexState::kDamaged;
+    if (std::memcmp(magic, kMagic, known) != 0) {
+      state = IndexState::kOtherFile;
+      problem = "it is not an index of saturate";
+      return nullptr;
+    }
     std::unique_ptr<IndexFile> index(new IndexFile);
     problem = index->load(std::move(file));
+    state = problem.empty() ? IndexState::kSound : IndexState::kDamaged;
     if (!problem.empty()) return nullptr;
-    state = IndexState::kSound;
     return index;
   } catch (const Error& error) {
     problem = error.reason();
     if (error.kind() == ErrorKind::kRun)
-      state = IndexState::kUnknown;
+      state = IndexState::kUnreadable;
     else if (state == IndexState::kAbsent)
       state = IndexState::kOtherFile;
   }
@@ -145,7 +150,11 @@ bool IndexFile::find(const ScanKey& key, std::vector<uint8_t>& coded) const {
   if (i == size() || is_removed(i)) return false;
   if (!fetch(i, coded)) return false;
   const bool sound = is_sound(i, coded);
-  use_[i] = sound ? kUsed : kRemoved;
+  uint8_t before = kNotUsed;  // another thread may have removed it meanwhile
+  if (sound)
+    use_[i].compare_exchange_strong(before, kUsed);
+  else
+    use_[i] = kRemoved;
   return sound;
 }
 

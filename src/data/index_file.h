@@ -30,8 +30,8 @@ struct IndexRecord {
 };
 static_assert(sizeof(IndexRecord) == 32);
 
-// The state of the file at an index's path. kUnknown: the storage failed, and it may be sound.
-enum class IndexState { kAbsent, kSound, kDamaged, kOtherFile, kUnknown };
+// The state of the file at an index's path. kUnreadable: it may be sound, and must not be replaced.
+enum class IndexState { kAbsent, kSound, kDamaged, kOtherFile, kUnreadable };
 
 // For any number of threads. Only the directory is in memory.
 class IndexFile : public ScanStore {

@@ -301,7 +301,6 @@ struct Loader::State {
     }
     out.samples.clear();
     // The last batch may have fewer samples than processes, and none for this one.
-    if (source_index && !ended && taken >= batches()) source_index->end_epoch();
     if (alone() || ended || taken >= batches()) return false;
     describe(out);
     out.pixels = take_buffer();
@@ -326,7 +325,7 @@ size_t Loader::batches() const {
 
 void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
   stop();
-  if (state_->source_index) state_->source_index->end_epoch();
+  if (state_->source_index) state_->source_index->begin_epoch();
   const LoaderOptions& options = state_->options;
   auto order = state_->whole_order(epoch);
   state_->padding.start(options.batch, order, state_->epoch_size());
@@ -386,9 +385,10 @@ size_t Loader::skipped_count() const {
   return state_->skipped_indices.size();
 }
 
-std::string Loader::sample_name(size_t index) const {
+std::string Loader::reject_sample(size_t index) const {
   Sample sample;
   state_->dataset.read(index, sample);
+  if (state_->source_index) state_->source_index->remove(scan_key(sample.bytes));
   return sample.name;
 }
 

@@ -1,72 +1,37 @@
 #include "data/source_index.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <utility>
 
 #include "base/files.h"
 #include "base/printable.h"
 #include "base/thread_pool.h"
-#include "base/user_cache.h"
 #include "data/atomic_file.h"
 #include "data/in_order.h"
+#include "data/index_folder.h"
 #include "data/progress_meter.h"
 #include "data/read_sample.h"
 #include "data/scratch_pool.h"
 #include "data/sources.h"
 #include "image/fast_decoder.h"
 #include "saturate/data/error.h"
-#include "store/store_url.h"
 
 namespace saturate {
 namespace {
 
 constexpr uint64_t kLeastIndexBytes = 256 << 10;  // of an automatic file: some 100 photographs
 constexpr uint64_t kMostIndexBytes = uint64_t{8} << 30;  // then points not used are removed
-constexpr int kSavesAnEpoch = 8;    // at least this part of the file must be new
+// At least this part of the file must be new to be saved after an epoch, and at the end.
+constexpr int kSavesAnEpoch = 8, kSavesAtEnd = 64;
 constexpr int kPatientTries = 600;  // of 0.1 s
 constexpr int64_t kTendEvery_ns = 5'000'000'000;
 
-std::string absolute_path(const std::string& path) {
-  std::error_code ignored;
-  return without_end_slashes(std::filesystem::absolute(path, ignored).lexically_normal().string());
-}
-
-// The parts of a source's paths, made absolute, so that they do not depend on the current folder.
-std::string absolute_source(Env& env, const std::string& uri) {
-  const std::string source = without_split(uri);  // split:train,1/5,SOURCE has the index of SOURCE
-  const std::string scheme = scheme_of_source(env, source);
-  const std::string rest =
-      source.starts_with(scheme + ":") ? source.substr(scheme.size() + 1) : source;
-  std::string all = scheme;
-  for (const std::string& part : split_text(rest, ',')) {
-    const bool is_option = part.find('=') < part.find('/');
-    all += "\n" + (is_option || part.empty() ? part
-                   : is_store_url(part)      ? store_name(part)
-                                             : absolute_path(part));
-  }
-  return all;
-}
-
 }  // namespace
-
-std::string index_path_of(Env& env, const std::string& uri) {
-  const std::string folder = user_cache_folder("index");
-  if (folder.empty()) return "";
-  const std::string source = absolute_source(env, uri);
-  std::string name = source.substr(source.find_last_of("/\n") + 1).substr(0, 40);
-  for (char& c : name)
-    if (!is_letter_or_digit(c) && c != '.' && c != '-') c = '_';
-  return fmt::format("{}/{}-{:016x}.points", folder, name,
-                     scan_key(std::as_bytes(std::span(source))).checksums);
-}
 
 SourceIndex::SourceIndex(Env& env, std::string path, Kind kind, size_t memory)
     : env_(env),
-      path_(std::move(path)),
+      path_(link_target(std::move(path))),
       kind_(kind),
       memory_(memory),
       points_(kind == Kind::kOff ? 0 : memory) {
@@ -79,26 +44,37 @@ SourceIndex::SourceIndex(Env& env, std::string path, Kind kind, size_t memory)
          "Name a new file, or one written by saturate data index");
   if (!problem.empty())
     print_warning("the index " + path_ + " is not used: " + problem +
-                  (state == IndexState::kUnknown ? "" : ". It will be replaced"));
+                  (state == IndexState::kUnreadable ? "" : ". It will be replaced"));
   if (!file) return;
+  if (is_in_index_folder(path_)) mark_index_used(path_);
   in_file_ = file->bytes();
   file_ = std::move(file);
   points_.hand_over(file_);
 }
 
 SourceIndex::~SourceIndex() {
-  if (is_worthwhile()) save_or_warn(true);
+  if (is_worthwhile() && (has_wrong_ || points_.bytes() * kSavesAtEnd >= in_file_))
+    save_or_warn(true);
 }
 
 bool SourceIndex::is_worthwhile() const {
   const uint64_t fresh = points_.bytes();
-  return fresh > 0 && !path_.empty() && !failed_ &&
-         (kind_ == Kind::kGiven || in_file_ + fresh >= kLeastIndexBytes);
+  if (path_.empty() || failed_) return false;
+  return has_wrong_ ||
+         (fresh > 0 && (kind_ == Kind::kGiven || in_file_ + fresh >= kLeastIndexBytes));
 }
 
-void SourceIndex::end_epoch() noexcept {
-  if (is_worthwhile() && points_.bytes() * kSavesAnEpoch >= in_file_) save_or_warn(false);
-  refresh();
+void SourceIndex::remove(const ScanKey& key) {
+  std::vector<uint8_t> coded;
+  if (!points_.find_coded(key, coded)) return;
+  points_.remove(key);
+  has_wrong_ = true;
+}
+
+void SourceIndex::begin_epoch() noexcept {
+  if (is_worthwhile() && points_.bytes() * kSavesAnEpoch >= in_file_) is_late_ = true;
+  int64_t due = tend_at_;
+  if (due != INT64_MAX) tend_at_.compare_exchange_strong(due, 0);  // else a thread is in tend()
 }
 
 void SourceIndex::tend() noexcept {
@@ -156,10 +132,23 @@ void SourceIndex::require_writable() {
   env_.make_directories(parent_folder(path_));
   try {
     const auto held = lock(/*patient=*/false);
+    present();
     AtomicFile(env_, path_, AtomicFile::Existing::kReplace);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kUsage) throw;  // else another process writes it
   }
+}
+
+// The index at the path; null: nothing that is to be kept. Fails with kRun if it must not be
+// replaced.
+std::shared_ptr<const IndexFile> SourceIndex::present() const {
+  IndexState state;
+  std::string problem;
+  auto file = IndexFile::open(env_, path_, state, problem);
+  const bool is_other = state == IndexState::kOtherFile && kind_ == Kind::kGiven;
+  if (is_other || state == IndexState::kUnreadable)
+    fail(ErrorKind::kRun, problem, path_, "Name a new file in data.index");
+  return file;
 }
 
 IndexTotals SourceIndex::save(bool prune, bool patient) {
@@ -167,34 +156,35 @@ IndexTotals SourceIndex::save(bool prune, bool patient) {
   failed_ = true;  // until it has succeeded
   env_.make_directories(parent_folder(path_));
   const auto held = lock(patient);
-  // Other processes may have added to it.
-  IndexState state;
-  std::string problem;
-  const auto present = IndexFile::open(env_, path_, state, problem);
-  if (state == IndexState::kUnknown || (state == IndexState::kOtherFile && kind_ == Kind::kGiven))
-    fail(ErrorKind::kRun, problem, path_, "Name a new file in data.index");
-  const bool full = (present ? present->bytes() : 0) + points_.bytes() > kMostIndexBytes;
-  const bool drops_unused = full || prune;
-  const auto keeps = [&, file = file_](const IndexRecord& record) {
-    const size_t i = file ? file->position(record.key) : 0;
-    if (!file || i == file->size()) return true;
-    // Another process may have replaced it.
-    const bool is_wrong = file->is_removed(i) && file->record(i).crc == record.crc;
-    return !is_wrong && (!drops_unused || file->is_used(i));
+  const auto old = present();
+  if (old) use(old);  // other processes may have added to it
+  const bool had_wrong = has_wrong_.exchange(false);
+  if (old && points_.bytes() == 0 && !had_wrong && !prune) {
+    failed_ = is_late_ = false;
+    return {old->size(), old->bytes()};
+  }
+  const bool full = (old ? old->bytes() : 0) + points_.bytes() > kMostIndexBytes;
+  const auto keeps = [&](const IndexRecord& record) {
+    const size_t i = old->position(record.key);
+    return !old->is_removed(i) && (old->is_used(i) || !(full || prune));
   };
-  const auto totals = write_index(env_, path_, points_, present.get(), keeps);
+  const auto totals = write_index(env_, path_, points_, old.get(), keeps);
   failed_ = is_late_ = false;
   in_file_ = totals.bytes;
   use_file();
+  if (is_in_index_folder(path_)) trim_index_folder(env_, path_);
   return totals;
 }
 
-// Opens the file again, and frees the memory of the points that it has.
+// Opens the file again.
 void SourceIndex::use_file() {
   IndexState state;
   std::string problem;
-  const std::shared_ptr<const IndexFile> file = IndexFile::open(env_, path_, state, problem);
-  if (!file) return;
+  if (auto file = IndexFile::open(env_, path_, state, problem)) use(std::move(file));
+}
+
+// Frees the memory of the points that the file has.
+void SourceIndex::use(const std::shared_ptr<const IndexFile>& file) {
   const size_t before = file_ ? file_->size() : 0;
   for (size_t i = 0, at = 0; i < file->size(); ++i) {
     const IndexRecord& record = file->record(i);
@@ -216,7 +206,7 @@ std::shared_ptr<SourceIndex> open_source_index(Env& env, const std::string& uri,
   using Kind = SourceIndex::Kind;
   if (options.mode == IndexMode::kOff) return std::make_shared<SourceIndex>(env, "", Kind::kOff);
   const bool given = options.mode == IndexMode::kFile;
-  const std::string path = given ? absolute_path(options.path) : index_path_of(env, uri);
+  const std::string path = given ? path_without_links(options.path) : index_path_of(env, uri);
   static Mutex mutex;
   static std::map<std::pair<Env*, std::string>, std::weak_ptr<SourceIndex>> opened GUARDED_BY(
       mutex);

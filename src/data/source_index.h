@@ -14,10 +14,6 @@
 
 namespace saturate {
 
-// Where data.index = "auto" keeps the index of a source: in the user's cache folder, under a name
-// that the source's absolute path determines. Empty if there is no such folder.
-std::string index_path_of(Env& env, const std::string& uri);
-
 // For any number of threads.
 class SourceIndex {
  public:
@@ -26,24 +22,27 @@ class SourceIndex {
     kInCache,  // a file that is of no use is replaced, and a small index not written
     kGiven     // fails with kUsage if the path is that of another file
   };
-  // `path`: of its file; empty: only in memory. A damaged file is reported, not used, and replaced.
+  // `path`: of its file, or a link to it; empty: only in memory. A damaged file is reported, not
+  // used, and replaced; one that cannot be read is left as it is.
   // `memory`: bytes of points that are not in the file.
   SourceIndex(Env& env, std::string path, Kind kind, size_t memory = ScanIndex::kDefaultLimit);
-  // Saves.
+  // Saves if a 64th or more is new.
   ~SourceIndex();
   SourceIndex(const SourceIndex&) = delete;
   SourceIndex& operator=(const SourceIndex&) = delete;
 
   // Null if the index is off.
   ScanIndex* points() { return kind_ == Kind::kOff ? nullptr : &points_; }
-  // Called before and after an epoch: saves if there is much that is new and no other process is
-  // saving, and uses what others have saved.
-  void end_epoch() noexcept;
-  // Called now and then during an epoch by the loader's threads: does, in one of them, what
-  // end_epoch() could not do for another process; also saves if memory is short.
+  // Called before an epoch, whose first tend() then saves if there is much that is new.
+  void begin_epoch() noexcept;
+  // Called now and then during an epoch by the loader's threads: saves in one of them, if no other
+  // process is saving, what begin_epoch() has found or if memory is short; uses what others have
+  // saved.
   void tend() noexcept;
   bool is_due() const { return env_.now_ns() >= tend_at_; }
   bool is_memory_short() const { return points_.bytes() > memory_ / 2; }
+  // Removes an entry that decoding has shown to be wrong, also from the file when it is next saved.
+  void remove(const ScanKey& key);
   // Adds new entries to the file; with `prune`, removes those that this process has neither found
   // nor used, except what others have added since. Other processes add in turn: `patient` waits for
   // them, up to 60 s. Fails with kRun, and with kUsage if another process still has the file.
@@ -56,7 +55,9 @@ class SourceIndex {
   void save_or_warn(bool patient) noexcept;
   std::unique_ptr<FileLock> lock(bool patient);
   void refresh() noexcept;
+  std::shared_ptr<const IndexFile> present() const;
   void use_file() NEEDS_LOCK(saving_);
+  void use(const std::shared_ptr<const IndexFile>& file) NEEDS_LOCK(saving_);
 
   Env& env_;
   const std::string path_;
@@ -67,7 +68,8 @@ class SourceIndex {
   std::shared_ptr<const IndexFile> file_ GUARDED_BY(saving_);  // as points_ uses it; null: none
   std::atomic<uint64_t> in_file_{0};                           // bytes
   std::atomic<bool> failed_{false};                            // the last save(): none follows
-  std::atomic<bool> is_late_{false};                           // another process had the file
+  std::atomic<bool> has_wrong_{false};                         // entries that remove() was given
+  std::atomic<bool> is_late_{false};                           // tend() is to save
   std::atomic<int64_t> tend_at_{0};                            // of the clock
 };
 

@@ -28,9 +28,10 @@ void require_decoded(const std::vector<uint32_t>& samples, const at::Tensor& fai
   for (size_t i = 0; i < samples.size(); ++i)
     if (flags[i] != 0)
       fail(ErrorKind::kData, "the JPEG, or its entry in data.index, is damaged",
-           loader ? loader->sample_name(samples[i]) : "sample " + std::to_string(samples[i]),
-           "Set data.decode_device=cpu, which tells the cause, and corrects a wrong entry; "
-           "`saturate data verify` lists all broken files");
+           loader ? loader->reject_sample(samples[i]) : "sample " + std::to_string(samples[i]),
+           "Run again, which decodes it on the CPU if the entry was wrong, or set "
+           "data.decode_device=cpu, which tells the cause; `saturate data verify` lists all broken "
+           "files");
 }
 
 }  // namespace

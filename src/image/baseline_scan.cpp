@@ -17,6 +17,7 @@ constexpr int kMostComponents = 3;
 constexpr int kPointPixels = 64;  // between points of a row
 
 bool is_marker(const uint8_t* at, const uint8_t* end, int code) {
+  while (end - at > 2 && at[0] == 0xff && at[1] == 0xff) ++at;  // fill bytes
   return end - at >= 2 && at[0] == 0xff && at[1] == code;
 }
 

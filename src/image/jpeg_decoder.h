@@ -70,7 +70,7 @@ class JpegDecoder {
   // Whether the open image is of a kind whose planes can be read: 8-bit, Huffman-coded, grey or
   // YCbCr with 4:4:4, 4:2:2, 4:4:0 or 4:2:0 sampling. They are as stored, before orientation.
   bool has_planes() const;
-  // Whether points of its scan are of use: it is baseline and not small.
+  // Whether points of its scan are of use: it is baseline, has one scan, and is not small.
   bool has_points() const;
   // Finds all points of its scan, without transforming anything. False if there are none that are
   // of use, or `points` do not agree with the data. REQUIRES: has_planes(), has_points().

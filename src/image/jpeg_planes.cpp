@@ -55,7 +55,8 @@ bool JpegDecoder::has_planes() const {
 
 bool JpegDecoder::has_points() const {
   constexpr int64_t kLeastPixels = 1 << 14;
-  return !info_.progressive_mode && !BaselineScan::has_restarts(info_) &&
+  const bool one_scan = info_.comps_in_scan == info_.num_components;
+  return !info_.progressive_mode && one_scan && !BaselineScan::has_restarts(info_) &&
          int64_t{info_.image_width} * info_.image_height >= kLeastPixels;
 }
 

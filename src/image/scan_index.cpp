@@ -69,7 +69,8 @@ std::vector<uint8_t> encode(const ScanPoints& points) {
 constexpr uint64_t kMostAcross = 1 << 16;  // of rows, and of points of a row
 constexpr size_t kLeastBytes = 4;          // of a point
 
-// False if the bytes are not the points of a file of that size.
+// False if the bytes are not the points of a file of that size: the first is where the scan begins,
+// and each other one is after the one before it.
 bool decode(std::span<const uint8_t> coded, uint64_t file_bytes, ScanPoints& points) {
   NumberReader reader(coded);
   const uint64_t every = reader.take(), rows = reader.take(), across = reader.take();
@@ -83,10 +84,12 @@ bool decode(std::span<const uint8_t> coded, uint64_t file_bytes, ScanPoints& poi
   points.point.resize(size_t(count));
   ScanPoint last;
   for (ScanPoint& point : points.point) {
+    const bool is_first = &point == points.point.data();
     const uint64_t more = reader.take();
-    if (more >= bits - last.bit) return false;
+    if (more >= bits - last.bit || (more == 0) != is_first) return false;
     last.bit += more;
     for (uint32_t& dc : last.dc) dc += unfold(uint32_t(reader.take()));
+    if (is_first && last != ScanPoint()) return false;
     point = last;
   }
   return reader.ok() && reader.left() == 0;
@@ -106,7 +109,10 @@ void ScanIndex::find(const ScanKey& key, ScanPoints& points) const {
     const Part& part = part_of(key);
     const MutexLock lock(part.mutex);
     const auto found = part.kept.find(key);
-    if (found != part.kept.end()) return void(decode(found->second.coded, key.bytes, points));
+    if (found != part.kept.end()) {
+      if (!decode(found->second.coded, key.bytes, points)) points.point.clear();
+      return;
+    }
   }
   const auto store = this->store();
   std::vector<uint8_t> coded;

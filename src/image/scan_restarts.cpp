@@ -18,6 +18,7 @@ const uint8_t* BaselineScan::interval(int64_t number) {
       if (at[1] != 0) break;
       at += 2;
     }
+    while (end - at > 2 && at[1] == 0xff) ++at;  // fill bytes
     if (at[1] != JPEG_RST0 + int((intervals_.size() - 1) % 8)) return nullptr;
     intervals_.push_back(at + 2);
   }

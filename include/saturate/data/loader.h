@@ -241,9 +241,10 @@ class Loader {
   std::chrono::nanoseconds network_wait() const;
   // Distinct samples skipped so far under kSkip: their number, and the first hundred.
   size_t skipped_count() const;
-  // The name of a sample in messages, such as its path. Any thread. Reads the sample, and fails as
-  // Dataset::read().
-  std::string sample_name(size_t index) const;
+  // For a packed sample that could not be decoded: removes its entry in data.index, which may be
+  // wrong, so that the next run decodes it on the CPU. Returns its name in messages, such as its
+  // path. Any thread. Reads the sample, and fails as Dataset::read().
+  std::string reject_sample(size_t index) const;
   std::vector<SkippedSample> skipped() const;
 
  private:
