@@ -167,7 +167,7 @@ class Turns:
 
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:
-        """What a step does meanwhile takes no time of its turn."""
+        """The block takes no time of its turn."""
         self._synchronize()
         begin = self.clock()
         try:

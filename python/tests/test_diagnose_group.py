@@ -75,7 +75,7 @@ print(scripts.diagnose_script(sys.argv[1], sys.argv[2:]).refused)
 
 
 def outputs_of(store, *commands):
-    """Of two processes."""
+    """The outputs of two processes."""
     if not torch.distributed.is_available():
         pytest.skip("this torch has no distributed")
     runs = [subprocess.Popen([sys.executable, *command, str(rank), store], stdout=subprocess.PIPE,

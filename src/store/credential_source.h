@@ -72,7 +72,7 @@ class CredentialSource {
   bool is_known_ GUARDED_BY(mutex_) = false;
   std::optional<CredentialService> service_ GUARDED_BY(mutex_);  // that they come from, if any
   std::optional<Credentials> current_ GUARDED_BY(mutex_);
-  // Of find_google_credentials(); empty: not known yet.
+  // The result of find_google_credentials(); empty: not known yet.
   std::optional<std::optional<Credentials>> google_ GUARDED_BY(mutex_);
   // When to read keys again that their file does not hold at present; 0: it does.
   int64_t next_read_ns_ GUARDED_BY(mutex_) = 0;

@@ -66,7 +66,7 @@ std::string value_of(const std::optional<Section>& section, const std::string& k
   return found == section->end() ? "" : found->second;
 }
 
-// What both files say about a profile.
+// A profile in both files.
 struct Profile {
   struct File {
     std::string path;

@@ -42,7 +42,7 @@ struct HttpReply {
   double seconds = 0, first_byte_s = 0;  // from the start until the end and the first byte
   std::string redirect;                  // where to, as a whole URL; "" if nowhere
   std::string signed_by;  // Credentials::origin of the request's signer, if the caller notes it
-  std::string region;                    // the request's
+  std::string region;     // the request's
 
   std::string header(const std::string& name) const {
     const auto found = headers.find(name);
