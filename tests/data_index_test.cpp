@@ -293,7 +293,7 @@ TEST(Index, PointsOfAnotherFileAreNoticedWhenTheyAreUsed) {
     ASSERT_TRUE(user.open(bytes, "x"));
     ASSERT_TRUE(user.read("x", transform, 64, pixels.data()));
     EXPECT_EQ(pixels, expected) << trial;
-    if (trial >= 2) continue;
+    if (trial != 1) continue;  // those in the smaller file end beyond it, and are not used at all
     EXPECT_LT(exchanged.bytes(), before) << "the entry was not removed";
   }
 }

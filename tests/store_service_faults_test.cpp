@@ -152,7 +152,7 @@ TEST_F(StoreServiceFaults, AServiceThatHasGivenKeysIsAskedAgainAfterARefusal) {
   });
   fails = true;
   const std::string refused =
-      "; the container's role: gets no credentials: the service answered 403";
+      "; the container's role: the service gave no credentials: it answered 403";
   const Error error = error_of([&] { read(impatient, object, 50'000); });
   EXPECT_NE(error.reason().find("within data.timeout_s = 1 s" + refused), std::string::npos)
       << error.what();

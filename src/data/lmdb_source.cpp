@@ -30,7 +30,9 @@ constexpr const char* kFetchAgain =
 // LMDB's own codes are negative, the system's positive.
 void check(int result, const std::string& path) {
   if (result == MDB_SUCCESS) return;
-  if (result > 0) fail_system(kind_of_failed_read(result), "open LMDB", path, result);
+  if (result > 0)  // a damaged size may be more memory than there is
+    fail_system(result == ENOMEM ? ErrorKind::kData : kind_of_failed_read(result), "open LMDB",
+                path, result);
   fail(ErrorKind::kData, std::string("cannot open LMDB: ") + mdb_strerror(result), path,
        kFetchAgain);
 }
