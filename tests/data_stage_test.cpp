@@ -149,18 +149,32 @@ TEST_F(Stage, OnTmpfsMemoryIsFreeSpaceToo) {
 }
 
 TEST_F(Stage, TheSpaceMustHoldTheCopiesOfAllProcessesOfTheMachine) {
-  const auto source = open_dataset(env, uri);
-  uint64_t enough = 0;  // for one copy
-  for (size_t i = 0; i < source->size(); ++i) enough += source->bytes(i) + 600;
-  SmallEnv small(env, enough);
-  expect_same(*source, *stage(small, uri));
+  struct statfs about {};
+  ASSERT_EQ(statfs((dir / "fast").c_str(), &about), 0);
+  class Large : public testing::MemoryDataset {
+   public:
+    explicit Large(uint64_t bytes) : MemoryDataset({"image"}), bytes_(bytes) {}
+    uint64_t bytes(size_t) const override { return bytes_; }
+
+   private:
+    const uint64_t bytes_;
+  };
+  const uint64_t all = uint64_t(about.f_blocks) * uint64_t(about.f_bsize);
   const testing::ScopedVariable world[] = {{"RANK", "0"},
                                            {"WORLD_SIZE", "2"},
                                            {"LOCAL_RANK", "0"},
                                            {"LOCAL_WORLD_SIZE", "2"},
                                            {"MASTER_ADDR", "127.0.0.1"},
                                            {"MASTER_PORT", "29500"}};
-  const Error error = error_of([&] { stage(small, uri); });
+  class Roomy : public FaultEnv {
+   public:
+    using FaultEnv::FaultEnv;
+    uint64_t free_bytes(const std::string&) override { return UINT64_MAX; }
+  } roomy(env);
+  const Error error = error_of([&] {
+    stage_dataset(roomy, std::make_unique<Large>(all / 10 * 6), "large",
+                  {StageMode::kTmpfs, dir / "fast"}, 1);
+  });
   EXPECT_EQ(error.kind(), ErrorKind::kUsage);
   EXPECT_NE(error.reason().find("for each of 2 processes"), std::string::npos) << error.what();
   EXPECT_TRUE(nothing_left());

@@ -64,8 +64,8 @@ void warn_of_no_lock(const std::string& path, int error) {
   static std::atomic<bool> told{false};
   if (told.exchange(true)) return;
   print_warning(path + " cannot be locked (" + std::strerror(error) +
-                "), so that another process that uses it at the same time is not refused. Mount "
-                "the file system with locks (Lustre: flock), or use a folder on another one");
+                "): another process that uses it at the same time will not be refused. Mount the "
+                "file system with locks (Lustre: flock), or use a folder on another one");
 }
 
 // Whether the path still names the file: the owner of its lock may have removed it, and another

@@ -262,12 +262,6 @@ class PosixEnv : public Env {
   }
 };
 
-// False too for a link whose target cannot be examined: the other entries can be used.
-bool leads_to_folder(const std::string& path) {
-  struct stat info;
-  return ::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
-}
-
 std::vector<FileInfo> PosixEnv::list(const std::string& path) {
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), ::closedir);
   if (!dir) fail_reading("open folder", path);
@@ -280,7 +274,7 @@ std::vector<FileInfo> PosixEnv::list(const std::string& path) {
     if (name == "." || name == "..") continue;
     // Only links and file systems that do not report types need a stat call.
     const bool is_dir = entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN
-                            ? leads_to_folder(path + "/" + name)
+                            ? is_directory(path + "/" + name)
                             : entry->d_type == DT_DIR;
     entries.push_back({name, is_dir});
   }

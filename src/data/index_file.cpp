@@ -154,7 +154,7 @@ bool IndexFile::find(const ScanKey& key, std::vector<uint8_t>& coded) const {
   if (sound)
     use_[i].compare_exchange_strong(before, kUsed);
   else
-    use_[i] = kRemoved;
+    mark_removed(i);
   return sound;
 }
 
@@ -165,7 +165,12 @@ bool IndexFile::has(const ScanKey& key, size_t bytes) const {
 
 void IndexFile::remove(const ScanKey& key) const {
   const size_t i = position(key);
-  if (i < size()) use_[i] = kRemoved;
+  if (i < size()) mark_removed(i);
+}
+
+void IndexFile::mark_removed(size_t i) const {
+  use_[i] = kRemoved;
+  has_wrong_ = true;
 }
 
 IndexTotals write_index(Env& env, const std::string& path, const ScanIndex& index,

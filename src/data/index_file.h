@@ -43,6 +43,7 @@ class IndexFile : public ScanStore {
   bool find(const ScanKey& key, std::vector<uint8_t>& coded) const override;
   bool has(const ScanKey& key, size_t bytes) const override;
   void remove(const ScanKey& key) const override;
+  bool has_wrong() const override { return has_wrong_; }
 
   size_t size() const { return records_.size(); }
   const IndexRecord& record(size_t i) const { return records_[i]; }
@@ -65,12 +66,14 @@ class IndexFile : public ScanStore {
   // False if they cannot be read.
   bool fetch(size_t i, std::vector<uint8_t>& coded) const;
   bool is_sound(size_t i, std::span<const uint8_t> coded) const;
+  void mark_removed(size_t i) const;
 
   std::unique_ptr<ReadableFile> file_;
   uint64_t bytes_ = 0;
   uint32_t crc_ = 0;  // of the directory
   std::vector<IndexRecord> records_;
   mutable std::vector<std::atomic<uint8_t>> use_;
+  mutable std::atomic<bool> has_wrong_{false};
 };
 
 struct IndexTotals {

@@ -92,7 +92,12 @@ void mark_index_used(const std::string& path) {
 }
 
 void trim_index_folder(Env& env, const std::string& own) {
-  std::vector<IndexInFolder> all = list_indices(env, parent_folder(own));
+  std::vector<IndexInFolder> all;
+  try {
+    all = list_indices(env, parent_folder(own));
+  } catch (const Error&) {  // the next one to save tries it again
+    return;
+  }
   std::ranges::sort(all, {}, &IndexInFolder::used);
   uint64_t bytes = 0;
   for (const IndexInFolder& one : all) bytes += one.bytes;

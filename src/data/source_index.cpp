@@ -53,22 +53,20 @@ SourceIndex::SourceIndex(Env& env, std::string path, Kind kind, size_t memory)
 }
 
 SourceIndex::~SourceIndex() {
-  if (is_worthwhile() && (has_wrong_ || points_.bytes() * kSavesAtEnd >= in_file_))
+  if (is_worthwhile() && (points_.has_wrong() || points_.bytes() * kSavesAtEnd >= in_file_))
     save_or_warn(true);
 }
 
 bool SourceIndex::is_worthwhile() const {
   const uint64_t fresh = points_.bytes();
   if (path_.empty() || failed_) return false;
-  return has_wrong_ ||
+  return points_.has_wrong() ||
          (fresh > 0 && (kind_ == Kind::kGiven || in_file_ + fresh >= kLeastIndexBytes));
 }
 
 void SourceIndex::remove(const ScanKey& key) {
-  std::vector<uint8_t> coded;
-  if (!points_.find_coded(key, coded)) return;
+  const MutexLock one(saving_);  // use() would miss it
   points_.remove(key);
-  has_wrong_ = true;
 }
 
 void SourceIndex::begin_epoch() noexcept {
@@ -113,7 +111,7 @@ void SourceIndex::save_or_warn(bool patient) noexcept {
   }
 }
 
-// Fails with kUsage while another process has it. Null where files cannot be locked: of processes
+// Fails with kUsage while another process has it. Null where its file cannot be made: of processes
 // that save at the same time the last one's entries stay then.
 std::unique_ptr<FileLock> SourceIndex::lock(bool patient) {
   for (int tries = 0;; ++tries) {
@@ -158,8 +156,7 @@ IndexTotals SourceIndex::save(bool prune, bool patient) {
   const auto held = lock(patient);
   const auto old = present();
   if (old) use(old);  // other processes may have added to it
-  const bool had_wrong = has_wrong_.exchange(false);
-  if (old && points_.bytes() == 0 && !had_wrong && !prune) {
+  if (old && points_.bytes() == 0 && !old->has_wrong() && !prune) {
     failed_ = is_late_ = false;
     return {old->size(), old->bytes()};
   }
@@ -232,6 +229,7 @@ class BorrowedPoints : public ScanStore {
     return find(key, coded) && coded.size() >= bytes;
   }
   void remove(const ScanKey& key) const override { points_.remove(key); }
+  bool has_wrong() const override { return false; }  // the lender saves
 
  private:
   ScanIndex& points_;

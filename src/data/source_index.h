@@ -68,7 +68,6 @@ class SourceIndex {
   std::shared_ptr<const IndexFile> file_ GUARDED_BY(saving_);  // as points_ uses it; null: none
   std::atomic<uint64_t> in_file_{0};                           // bytes
   std::atomic<bool> failed_{false};                            // the last save(): none follows
-  std::atomic<bool> has_wrong_{false};                         // entries that remove() was given
   std::atomic<bool> is_late_{false};                           // tend() is to save
   std::atomic<int64_t> tend_at_{0};                            // of the clock
 };

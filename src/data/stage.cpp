@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/cancel.h"
+#include "base/cgroup.h"
 #include "base/files.h"
 #include "base/local_processes.h"
 #include "base/thread_pool.h"
@@ -69,12 +70,19 @@ void remove_leftovers(Env& env, const std::string& folder) {
   }
 }
 
+// Bytes of a folder's file system: free ones, and all.
+struct Room {
+  uint64_t free = UINT64_MAX, all = UINT64_MAX;
+};
+
 // Files on tmpfs take memory, of which its size may promise more than there is.
-uint64_t room_in(Env& env, const std::string& folder) {
-  const uint64_t free = env.free_bytes(folder);
+Room room_in(Env& env, const std::string& folder) {
+  Room room{.free = env.free_bytes(folder)};
   struct statfs about {};
-  const bool is_memory = ::statfs(folder.c_str(), &about) == 0 && about.f_type == TMPFS_MAGIC;
-  return is_memory ? std::min(free, available_memory()) : free;
+  if (::statfs(folder.c_str(), &about) != 0 || about.f_blocks == 0) return room;
+  room.all = uint64_t(about.f_blocks) * uint64_t(about.f_bsize);
+  if (about.f_type != TMPFS_MAGIC) return room;
+  return {std::min(room.free, available_memory()), std::min(room.all, cgroup_memory().limit)};
 }
 
 void require_space(Env& env, const Dataset& source, const std::string& uri,
@@ -88,14 +96,16 @@ void require_space(Env& env, const Dataset& source, const std::string& uri,
       if (error.kind() != ErrorKind::kData) throw;  // otherwise reported when it is read
     }
   });
-  const uint64_t free = room_in(env, folder);
-  const uint64_t copies = local_processes();  // each process makes its own
-  if (needed * copies <= free) return;
+  const Room room = room_in(env, folder);
+  // Each process makes its own. How much the others have copied already is not known.
+  const uint64_t copies = local_processes();
+  const bool fits = needed <= room.free;
+  if (fits && needed <= room.all / copies) return;
   const auto megabytes = [](uint64_t bytes) { return std::to_string(bytes / 1'000'000) + " MB"; };
   fail(ErrorKind::kUsage,
        uri + " takes " + megabytes(needed) +
-           (copies > 1 ? " for each of " + std::to_string(copies) + " processes" : "") + ", and " +
-           megabytes(free) + " are free",
+           (fits ? " for each of " + std::to_string(copies) + " processes" : "") + ", and " +
+           megabytes(fits ? room.all : room.free) + (fits ? " are there" : " are free"),
        folder, "Set data.stage to a folder with more space, or to none");
 }
 

@@ -141,6 +141,11 @@ bool ScanIndex::has(const ScanKey& key) const {
   return part.kept.contains(key);
 }
 
+bool ScanIndex::has_wrong() const {
+  const auto store = this->store();
+  return store && store->has_wrong();
+}
+
 std::shared_ptr<const ScanStore> ScanIndex::store() const {
   const MutexLock lock(store_mutex_);
   return store_;

@@ -56,6 +56,8 @@ class ScanStore {
   virtual bool has(const ScanKey& key, size_t bytes) const = 0;
   // From now on there are none.
   virtual void remove(const ScanKey& key) const = 0;
+  // Whether some were removed, or are damaged.
+  virtual bool has_wrong() const = 0;
 };
 
 // For any number of threads.
@@ -75,6 +77,8 @@ class ScanIndex {
   // Replaces a file's points, unless it has more, or memory is short.
   void keep(const ScanKey& key, const ScanPoints& points);
   void remove(const ScanKey& key);
+  // ScanStore::has_wrong() of the store.
+  bool has_wrong() const;
   // Whether a file's points are in memory.
   bool has(const ScanKey& key) const;
   // Bytes of the points kept.

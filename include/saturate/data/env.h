@@ -104,7 +104,7 @@ class Env {
   // Creates, or continues at a file's end, or where an own descriptor (/dev/stdout, /dev/fd/N) is.
   virtual std::unique_ptr<WritableFile> open_appendable(const std::string& path) = 0;
 
-  // These fail with kRun if the system cannot tell: then the path may exist.
+  // Fail with kRun if the storage cannot tell; a path that may not be looked up counts as missing.
   virtual bool exists(const std::string& path) = 0;
   virtual bool is_directory(const std::string& path) = 0;
   // Entries sorted by name, bytewise, without "." and "..". Symbolic links are followed.
