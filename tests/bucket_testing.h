@@ -246,6 +246,8 @@ class BucketVariables {
                    {"AWS_DEFAULT_PROFILE", nullptr},
                    {"GS_ACCESS_KEY_ID", nullptr},
                    {"GS_SECRET_ACCESS_KEY", nullptr},
+                   {"GS_SESSION_TOKEN", nullptr},
+                   {"AWS_REQUEST_PAYER", nullptr},
                    {"AWS_SHARED_CREDENTIALS_FILE", nullptr},
                    {"AWS_CONFIG_FILE", nullptr},
                    {"AWS_ENDPOINT_URL_S3", nullptr},
@@ -255,7 +257,7 @@ class BucketVariables {
                    {"AWS_WEB_IDENTITY_TOKEN_FILE", nullptr}} {}
 
  private:
-  const ScopedVariable variables_[16];
+  const ScopedVariable variables_[18];
 };
 
 }  // namespace saturate::testing

@@ -108,7 +108,8 @@ TEST_F(StoreMessages, OfDeniedAccessToABucket) {
                                           {"AWS_CONTAINER_CREDENTIALS_FULL_URI", nullptr},
                                           {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", nullptr},
                                           {"AWS_EC2_METADATA_DISABLED", "true"}};
-  expect_both("access is denied", "no keys were found, so that the request was not signed");
+  expect_both("access is denied",
+              "no keys that may be sent there were found, so the request was not signed");
 }
 
 // Objects that were uploaded in chunks may keep the name of that form.

@@ -33,7 +33,7 @@ class StoreS3 : public ::testing::Test {
   TempDir home;
   const std::string credentials_file = home / ".aws/credentials";
   const std::string config_file = home / ".aws/config";
-  const ScopedVariable variables[17] = {
+  const ScopedVariable variables[21] = {
       {"AWS_EC2_METADATA_DISABLED", "true"},
       {"STORAGE_EMULATOR_HOST", nullptr},
       {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE", nullptr},
@@ -41,6 +41,10 @@ class StoreS3 : public ::testing::Test {
       {"AWS_ACCESS_KEY_ID", nullptr},
       {"AWS_SECRET_ACCESS_KEY", nullptr},
       {"AWS_SESSION_TOKEN", nullptr},
+      {"GS_ACCESS_KEY_ID", nullptr},
+      {"GS_SECRET_ACCESS_KEY", nullptr},
+      {"GS_SESSION_TOKEN", nullptr},
+      {"AWS_REQUEST_PAYER", nullptr},
       {"AWS_PROFILE", nullptr},
       {"AWS_DEFAULT_PROFILE", nullptr},
       {"AWS_SHARED_CREDENTIALS_FILE", nullptr},

@@ -181,8 +181,16 @@ TEST_F(StoreUpload, PartsOfWhatIsNotClosedStayAndAreContinuedWith) {
 }
 
 TEST_F(StoreUpload, ALastingFaultIsAnErrorThatLeavesTheOtherParts) {
-  bucket.tamper([](const HttpAsk& ask, HttpAnswer& answer) {
-    if (parameter(ask, "partNumber") == "2") answer = {503, {}, ""};
+  std::atomic<bool> stored{false};
+  bucket.tamper([&](const HttpAsk& ask, HttpAnswer& answer) {
+    if (parameter(ask, "partNumber") != "2") {
+      stored = stored || is_part(ask);
+      return;
+    }
+    for (int i = 0; i < 5000 && !stored; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // for its reply
+    answer = {503, {}, ""};
   });
   EXPECT_EQ(error_of([&] { write(noise_text(9 * kPart), 0.05); }).kind(), ErrorKind::kRun);
   EXPECT_EQ(bucket.uploads(), 1u);

@@ -151,9 +151,13 @@ void RankProcess::take_report(const std::string& line) {
     lost_peer_ = true;
   } else if (line.starts_with(folder)) {
     folder_ = line.substr(folder.size());
-  } else if (line.starts_with(position) && line.substr(position.size()) != position_) {
-    position_ = line.substr(position.size());
-    moved_ = heard_;
+  } else if (line.starts_with(position)) {
+    std::string now = line.substr(position.size());
+    const auto place = [mark = std::string_view(kWaitingMark)](std::string_view at) {
+      return at.substr(0, at.size() - (at.ends_with(mark) ? mark.size() : 0));
+    };
+    if (place(now) != place(position_)) moved_ = heard_;  // votes beside work set the mark at times
+    position_ = std::move(now);
   }
 }
 

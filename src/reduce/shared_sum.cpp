@@ -156,7 +156,7 @@ void SharedSum::wait_for(int rank) {
     pause_shortly();
   }
   // Counts looks, not time, which goes on while all ranks are stopped, as by `docker pause`.
-  for (milliseconds waited{0};; waited += kLook) {
+  for (milliseconds waited{0};;) {
     // Check before reading the phase: a rank that has ended may have arrived first.
     const bool gone = !has_(rank);
     const uint32_t why = header().why.load(std::memory_order_acquire);
@@ -166,7 +166,10 @@ void SharedSum::wait_for(int rank) {
     if (stopped_) throw RankMissing("this rank is ending");
     if (gone) fail_all(2 * uint32_t(rank) + kEnded);
     if (waited >= timeout_) fail_all(2 * uint32_t(rank) + kLate);
+    const auto begin = std::chrono::steady_clock::now();
     wait_while(phase, seen, std::min(kLook, timeout_ - waited));
+    const auto taken = std::chrono::steady_clock::now() - begin;  // little after a signal
+    waited += std::min(kLook, std::chrono::ceil<milliseconds>(taken));
   }
 }
 

@@ -54,7 +54,8 @@ int open_shared(const std::string& path, const std::string& folder) {
 }  // namespace
 
 CacheSpace::CacheSpace(Env& env, const std::string& folder) : env_(env), path_(folder + "/.space") {
-  const int64_t begin = env_.now_ns(), until = begin + kMostWait;
+  const int64_t begin = env_.now_ns();
+  int64_t until = begin + kMostWait;
   try {
     while (!is_current()) {  // until the file that is locked is still there
       const int64_t now = env_.now_ns();
@@ -94,7 +95,7 @@ void CacheSpace::set_wanted(char wanted) {
   static_cast<void>(!::pwrite(fd_, &wanted, 1, kWantedAt));  // else waiting takes longer
 }
 
-void CacheSpace::take(int64_t until_ns) {
+void CacheSpace::take(int64_t& until_ns) {
   const int64_t begin = env_.now_ns();
   static std::atomic<bool> told{false};
   uint64_t seen = 1;

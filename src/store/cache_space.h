@@ -33,7 +33,7 @@ class CacheSpace {
   uint64_t used = 0;  // bytes
 
  private:
-  void take(int64_t until_ns);
+  void take(int64_t& until_ns);
   void set_wanted(char wanted);
   // `changes`: how often the holder has said that it changes the folder; 0: it has committed.
   bool store(uint64_t changes);

@@ -123,7 +123,7 @@ std::optional<Credentials> keys_of_profile(const Profile& profile) {
     if (!found.key.empty()) return found;
   }
   if (!known && profile.name != "default")
-    fail(ErrorKind::kUsage, "there is no such profile", "AWS_PROFILE=" + profile.name,
+    fail(ErrorKind::kUsage, "there is no such profile", "profile " + profile.name,
          "Check ~/.aws/credentials and ~/.aws/config");
   return std::nullopt;
 }
@@ -165,8 +165,10 @@ std::string find_s3_endpoint(Env& env, const Profile& profile) {
   const size_t host = url.find("://") + 3;
   const bool is_http = url.starts_with("http://") || url.starts_with("https://");
   if (!is_http || url.find_first_of("?#@", host) != std::string::npos)
-    fail(ErrorKind::kUsage, "the endpoint is not a URL without a user name and a query", where,
-         "Write https://HOST[:PORT], and keys into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY");
+    fail(ErrorKind::kUsage, "the endpoint must be an http(s):// URL without a user name or a query",
+         where,
+         "Write https://HOST[:PORT][/PATH], and keys into AWS_ACCESS_KEY_ID and "
+         "AWS_SECRET_ACCESS_KEY");
   return url;
 }
 

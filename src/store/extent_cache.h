@@ -104,7 +104,7 @@ class ExtentCache {
   void scan(CacheSpace& space) TAKES_LOCK(mutex_);
   // These return the bytes that are taken there.
   uint64_t scan_object(const std::string& name, Content& found) TAKES_LOCK(mutex_);
-  uint64_t scan_lists(Content& found);
+  uint64_t scan_lists(CacheSpace& space, Content& found);
   std::string list_path(const std::string& name) const;
   uint64_t room_there(const std::string& path) const;
   void remove_left(const FileInfo& info);

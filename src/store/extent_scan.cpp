@@ -45,10 +45,10 @@ std::optional<std::vector<FileInfo>> ExtentCache::list(const std::string& name) 
 // Holds the mutex only shortly: threads that read wait for it.
 void ExtentCache::scan(CacheSpace& space) {
   const int64_t begin = env_.now_ns();
-  running_.clear();
   Content found;
   {
     const MutexLock lock(mutex_);
+    running_.clear();
     found.none = order_.end();
     is_stale_ = false;  // unless something is found missing from here on
   }
@@ -58,7 +58,7 @@ void ExtentCache::scan(CacheSpace& space) {
     if (is_object_folder(info))
       used += scan_object(info.name, found);
     else if (info.is_directory && info.name == kLists)
-      used += scan_lists(found);
+      used += scan_lists(space, found);
     else
       remove_left(info);
   }
@@ -95,9 +95,10 @@ std::string ExtentCache::list_path(const std::string& name) const {
   return folder_ + "/" + std::string(kLists) + "/" + name;
 }
 
-uint64_t ExtentCache::scan_lists(Content& found) {
+uint64_t ExtentCache::scan_lists(CacheSpace& space, Content& found) {
   uint64_t bytes = kCacheBlock;
   for (const FileInfo& file : list(std::string(kLists)).value_or(std::vector<FileInfo>())) {
+    space.note_progress();
     if (is_unfinished_file(file)) env_.remove(list_path(file.name));
     if (!is_list_file(file)) continue;  // another program's, whose folder this may be
     bytes += room_there(list_path(file.name));

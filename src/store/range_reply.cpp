@@ -116,8 +116,10 @@ ReplyVerdict judge_body(const StoreObject& object, const HttpReply& reply) {
 // Opens an object of so many bytes, or compares its version.
 ReplyVerdict take_version(StoreObject& object, uint64_t total, const HttpReply& reply) {
   const std::string modified = reply.header("last-modified");
-  std::string etag = reply.header("etag");
-  if (etag.starts_with("W/")) etag.erase(0, 2);  // caches mark some replies, with the same bytes
+  const std::string etag = reply.header("etag");
+  const auto unmarked = [](std::string_view tag) {  // caches mark some replies, with the same bytes
+    return tag.starts_with("W/") ? tag.substr(2) : tag;
+  };
   if (!object.is_open) {
     object.size = total;
     object.etag = etag;
@@ -125,7 +127,7 @@ ReplyVerdict take_version(StoreObject& object, uint64_t total, const HttpReply& 
     object.head = reply.body;
     object.is_open = true;
   } else if (!etag.empty() && !object.etag.empty()
-                 ? etag != object.etag
+                 ? unmarked(etag) != unmarked(object.etag)
                  : !modified.empty() && !object.modified.empty() && modified != object.modified) {
     return final_verdict("the object has changed since the run began: its ETag or date differs",
                          kChanged);
@@ -266,10 +268,10 @@ std::string remedy_of_denial(const std::string& code, const std::string& doing,
     return "Set this machine's clock: signatures of another time are refused";
   if (signed_by.empty())
     return "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE (for gs:// "
-           "GS_ACCESS_KEY_ID and GS_SECRET_ACCESS_KEY): no keys were found, so that the request "
-           "was not signed";
+           "GS_ACCESS_KEY_ID and GS_SECRET_ACCESS_KEY): no keys that may be sent there were found, "
+           "so the request was not signed";
   if (is_unknown_key(code))
-    return "Check or renew " + signed_by + ": the store does not know the key, or not any more";
+    return "Check or renew " + signed_by + ": the store does not know the key, or no longer does";
   return "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_PROFILE, and that they may " +
          doing;
 }

@@ -117,7 +117,7 @@ std::optional<uint64_t> Upload::size_there() {
   const HttpReply reply = store_->calls().call(call);
   if (reply.status == 404) return std::nullopt;
   if (reply.status == 416) return 0;
-  if (reply.status == 403 && error_code_of(reply) == "AccessDenied")
+  if (reply.status == 403 && !reply.signed_by.empty() && error_code_of(reply) == "AccessDenied")
     fail(ErrorKind::kData, "cannot tell whether the object exists: the server answered 403", name_,
          "Grant these keys s3:GetObject and s3:ListBucket: without the latter, S3 denies access to "
          "an object that does not exist");
