@@ -86,7 +86,7 @@ def _random_resized_crop(part: Any, found: Counterparts) -> str:
 
 
 def _resize(part: Any, found: Counterparts) -> str:
-    if part.max_size is not None or found.shorter_side:
+    if part.max_size is not None or found.shorter_side or "crop" in found.arguments:
         return _unlike(part)
     if len(_sides(part.size)) == 2:
         return _crop(part, found, "none") or _why_not_resized(part)

@@ -7,9 +7,11 @@ import copy
 import itertools
 import multiprocessing
 import os
+import sys
 import warnings
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
+from .device_time import used_gpus
 from .loader import Loader
 from .patches import Copies
 from .patching import Edit
@@ -273,7 +275,9 @@ def _replacement(loader: Any, has_gpu: bool) -> List[WhatIf]:
 
     given = dict(arguments or {})
     if has_gpu:  # from pinned memory, as a DataLoader may have it
-        given["device"] = "cuda"
+        torch = sys.modules["torch"]
+        index = used_gpus(torch)[0] if torch.cuda.is_available() else 0
+        given["device"] = f"cuda:{index}" if index else "cuda"
     shown = ", ".join(f"{name}={value!r}" for name, value in given.items() if name != "source")
     text = "; ".join(("Use saturate's loader instead", *differences))
     remedy = Remedy(text, (f"saturate.Loader({given.get('source')!r}, {shown})",))
@@ -296,7 +300,7 @@ def loader_what_ifs(loader: Any, has_gpu: bool, is_blocking: bool = False,
 def have_same_data(one: Any, other: Any) -> bool:
     first, second = (each._arguments["source"] if isinstance(each, Loader) else getattr(each, "dataset", each)
                      for each in (one, other))
-    return first is second or (isinstance(first, str) and bool(first == second))
+    return first is second or (isinstance(first, str) and isinstance(second, str) and first == second)
 
 
 def is_copied(loader: Any) -> bool:

@@ -59,10 +59,10 @@ class Observation:
                 or self._later.seconds.get(cause, 0.0) > LEAST_SHARE * self._later_s)
 
     @property
-    def optimizer_share(self) -> float:
-        """The share of the loop's time that optimizers take on the host: no change of them saves more on a CPU.
-        1: it is not known, as of compiled ones."""
-        return self._optimizer_s / self._later_s if min(self._optimizer_s, self._later_s) > 0 else 1.0
+    def optimizer_s(self) -> Optional[float]:
+        """The seconds of a step that optimizers take on the host: no change of them saves more on a CPU. None: not
+        known, as of compiled ones."""
+        return self._optimizer_s / self._later_steps if self._optimizer_s > 0 and self._later_steps else None
 
     def look_again(self) -> None:
         """While active(): for what the script has imported meanwhile."""

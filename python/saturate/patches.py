@@ -47,7 +47,7 @@ def calls_of(torch: Any) -> Calls:
         "checkpoint-saves": [(torch, ("save",))],
     }
     if torch.cuda.is_initialized():  # else nothing waits there
-        found["item-in-loop"] += [(torch.Tensor, ("cpu",)), (torch.cuda, ("synchronize",))]
+        found["item-in-loop"].append((torch.cuda, ("synchronize",)))
     for cause, module, kind, names in _OF_MODULES:
         owner = sys.modules.get(module)
         owner = getattr(owner, kind, None) if kind else owner
@@ -225,14 +225,8 @@ class _Turn:
 
 def _is_read_anew(name: str, tensor: Any) -> bool:
     """Whole numbers are mostly lengths, which must be those of the batch: lists of them, and single ones that are
-    there without waiting for a GPU. A copy may be part of the backward pass."""
-    if name == "cpu":
-        return bool(tensor.requires_grad) or not tensor.is_cuda
+    there without waiting for a GPU."""
     return not tensor.is_floating_point() and (name == "tolist" or not tensor.is_cuda)
-
-
-def _is_another(name: str, first: Any, tensor: Any) -> bool:
-    return name == "cpu" and (first.shape, first.dtype) != (tensor.shape, tensor.dtype)
 
 
 def _silent(original: Callable[..., Any], name: str, is_value: bool, turn: _Turn) -> Callable[..., Any]:
@@ -253,9 +247,9 @@ def _silent(original: Callable[..., Any], name: str, is_value: bool, turn: _Turn
         turn.repeats[place] = turn.repeats.get(place, 0) + 1
         if turn.repeats[place] > MOST_REPEATS:
             return original(*arguments, **named)
-        if place not in values or _is_another(name, values[place], arguments[0]):
+        if place not in values:
             values[place] = original(*arguments, **named)
-        return values[place].clone() if name == "cpu" else values[place]  # a step may write to a copy
+        return values[place]
 
     return silent
 

@@ -217,7 +217,8 @@ class ScriptLoop:
         self.seen.steps = count
         self._stack.close()
         is_taken = self._takes_over(loader)
-        if is_taken and not has_stepped and self._counts.get(id(last)) == count + 1:  # one batch of each, as by zip()
+        is_beside = last is not loader and not has_stepped and self._counts.get(id(last)) == count + 1
+        if is_taken and is_beside:  # one batch of each, as by zip()
             self._tell_of_another()
         return is_taken
 

@@ -26,7 +26,8 @@ OF_OPTIMIZERS = ("fused-optimizer", "foreach-optimizer")
 TURN_SHARE = 1 / 150   # of the time
 MOST_TURN_S, LEAST_TURN_S = 1.0, 0.1
 
-LAST = ("batch-size", "compile")  # which may fail, for want of memory or of a compiler: a script then ends
+# These may fail, by batches on a GPU or for want of memory or a compiler: a script then ends.
+LAST = ("saturate-loader", "batch-size", "compile")
 # Only measured if the loop does it.
 SEEN = ("item-in-loop", "print-in-loop", "logging", "checkpoint-saves", "anomaly-mode", "profiler-on", "set-to-none",
         "threads")
@@ -194,9 +195,15 @@ class Session:
             if not each.skipped and not each.has_own_limit and limit.high < NEEDED:
                 each.skipped = ("the step is the limit, not its input" if each.is_input
                                 else "the input is the limit, not the step")
-            share = self.seen.optimizer_share
+            share = self._optimizer_share()
             if not each.skipped and each.name in OF_OPTIMIZERS and not self.has_gpu and 1 - share > 1 / NEEDED:
-                each.skipped = f"optimizers take only {100 * share:.1f} % of the time"
+                each.skipped = f"optimizers take only {100 * share:.1f} % of a step"
+
+    def _optimizer_share(self) -> float:
+        """The most that it can be of a step; 1: not known."""
+        rates = [self.pace.steps_per_s if self.pace else 0.0, self.held_rate or 0.0]
+        taken = self.seen.optimizer_s
+        return taken * max(rates) if taken is not None and min(rates) > 0 else 1.0
 
     def _first_pass(self, share: float) -> Measured:
         """Measures what was not measured, until that share of the time is over. Returns what it measured."""

@@ -161,6 +161,13 @@ def _compared(script: _Script, before: str, after: str, steps: int, tolerance: f
     return {**found, "why_not": why_not, "is_kept": not why_not}
 
 
+def _processes() -> int:
+    try:
+        return found_world()[1]
+    except Error:  # only some of a launcher's variables are set
+        return 1
+
+
 def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
          seconds: Optional[float] = None, write: bool = False, tolerance: float = 0.05) -> Tuning:
     """Diagnoses a script, and changes its text where that pays.
@@ -176,8 +183,8 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
         raise Error(f"there is no such script ({path}). Check the path")
     if write and not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK):
         raise Error(f"the script's folder cannot be written ({path}). Leave out write, and apply the diff yourself")
-    if found_world()[1] > 1:
-        raise Error("tune is for one process alone. Use diagnose, in each of them")
+    if _processes() > 1:
+        raise Error(f"tune measures one process, and this is one of {_processes()}. Use diagnose in each of them")
     before, encoding = _read(path)
     text = before
     changes: List[str] = []

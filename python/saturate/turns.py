@@ -287,7 +287,7 @@ class _Held:
 
     def _fresh_object(self, value: Any) -> Any:
         """A copy with the attributes as they were. Objects within it stay: they may be anything, such as a dataset."""
-        if self._is_in_object:
+        if self._is_in_object or hasattr(type(value), "__del__"):  # which may free what both have
             return value
         self._is_in_object = True
         try:

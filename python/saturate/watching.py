@@ -23,6 +23,13 @@ _active: List[Watch] = []
 _of_parents: List[Outputs] = []  # in a forked process
 
 
+def _length_of(loader: Any) -> Optional[int]:
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
 class Watch(StepCounter):
     """Measures where a loop's time goes, by phase, until close() or the end of its `with` block.
 
@@ -134,12 +141,14 @@ class Watch(StepCounter):
         return self
 
     def _end_manual_step(self, now: int, loss: Any) -> None:
+        is_counted = not self._is_manual and self.steps > 0 and not self._has_stepped  # by the next batch
         self._is_manual = True
         self._hooks.ignore_optimizers()
         if math.prod(getattr(loss, "shape", ())) != 1:
             raise ValueError(f"loss has the shape {tuple(loss.shape)} (saturate.watch). Give one number: loss.mean()")
         self._loss = loss.detach() if hasattr(loss, "detach") else loss  # without the graph's memory
-        self._end_step(now)
+        if not is_counted:
+            self._end_step(now)
 
     def _end_step(self, now: int) -> None:
         if not self._is_open:
@@ -205,12 +214,14 @@ class Watch(StepCounter):
         """Ends the measurement and removes every hook."""
         if not self._is_open:
             return
-        self._end_others_step()
-        self._is_open, self._due_step = False, 0
-        self._hooks.remove()
-        if self in _active:  # not in a forked process
-            _active.remove(self)
-        self._clock.settle()
+        try:
+            self._end_others_step()
+        finally:
+            self._is_open, self._due_step = False, 0
+            self._hooks.remove()
+            if self in _active:  # not in a forked process
+                _active.remove(self)
+            self._clock.settle()
         try:
             self._record("end")
         finally:
@@ -226,7 +237,8 @@ class Watch(StepCounter):
         if self._is_block or loader is None or self.loader is None or self._arguments != arguments:
             return False
         is_next = arguments[0] is not None and self._loops == 0  # of the loop's loaders, if it makes one in each epoch
-        return self.loader is loader or (is_next and have_same_data(self.loader, loader))
+        return self.loader is loader or (is_next and have_same_data(self.loader, loader)
+                                         and _length_of(self.loader) == _length_of(loader))
 
     def __enter__(self) -> Watch:
         self._is_block = True

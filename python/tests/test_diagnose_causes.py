@@ -85,7 +85,7 @@ def test_an_optimizer_that_takes_little_of_a_step_is_not_tried_in_other_forms(mo
     loop.optimizer = outer
     monkeypatch.setattr(time, "perf_counter", loop.clock)
     found = loop.diagnose(only=["fused-optimizer"], seen=Observation)
-    assert ("optimizers take only 2.9 % of the time" in str(found)) == (not is_tried)
+    assert ("optimizers take only 2.9 % of a step" in str(found)) == (not is_tried)
     assert names(found.idle) == (["fused-optimizer"] if is_tried else [])
 
 

@@ -236,6 +236,7 @@ def test_a_script_that_fails_with_a_change_keeps_what_was_measured(script, monke
 
     clock = Clock()
     monkeypatch.setattr(builtins, "clock", clock, raising=False)
+    monkeypatch.setattr("saturate.observing.Observation.optimizer_s", None)  # it is real time
     indent = "\n" + 12 * " "
     fails = (f"optimizer.step(){indent}main.was = optimizer.param_groups[0]['fused'] or getattr(main, 'was', False)"
              f"{indent}if {when}: {failure}{indent[:-1]}")
