@@ -141,7 +141,8 @@ class Watch(StepCounter):
         return self
 
     def _end_manual_step(self, now: int, loss: Any) -> None:
-        is_counted = not self._is_manual and self.steps > 0 and not self._has_stepped  # by the next batch
+        # A loop that has fetched the next batch already: that ended the step, as in a framework's loop.
+        is_counted = self.loader is None and not self._is_manual and self.steps > 0 and not self._has_stepped
         self._is_manual = True
         self._hooks.ignore_optimizers()
         if math.prod(getattr(loss, "shape", ())) != 1:

@@ -83,7 +83,8 @@ def outputs_of(store, *commands):
     found = []
     for run in runs:
         out, errors = run.communicate(timeout=300)
-        assert run.returncode == 0, errors
+        # At its exit on a busy machine torch may abort, even without saturate.
+        assert run.returncode == 0 or "terminate called without an active exception" in errors, errors
         found.append(out)
     return found
 
