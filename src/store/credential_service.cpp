@@ -52,7 +52,7 @@ std::optional<CredentialService> find_web_identity(Env& env) {
   if (service.url.empty()) service.url = amazon_url("sts", find_s3_settings(env).region);
   if (!is_web_url(service.url))
     fail(ErrorKind::kUsage, "the endpoint is not a URL", "AWS_ENDPOINT_URL_STS",
-         "Write AWS_ENDPOINT_URL_STS=https://HOST[:PORT]");
+         "Write a URL such as https://sts.example:9000 into AWS_ENDPOINT_URL_STS");
   return service;
 }
 

@@ -167,7 +167,7 @@ std::string find_s3_endpoint(Env& env, const Profile& profile) {
   if (!is_http || url.find_first_of("?#@", host) != std::string::npos)
     fail(ErrorKind::kUsage, "the endpoint must be an http(s):// URL without a user name or a query",
          where,
-         "Write https://HOST[:PORT][/PATH], and keys into AWS_ACCESS_KEY_ID and "
+         "Write a URL such as https://minio.example:9000, and keys into AWS_ACCESS_KEY_ID and "
          "AWS_SECRET_ACCESS_KEY");
   return url;
 }
@@ -242,7 +242,7 @@ std::string find_google_endpoint() {
   const bool is_http = url.starts_with("http://") || url.starts_with("https://");
   if (!is_http || host >= url.size() || url.find_first_of("/?#@", host) != std::string::npos)
     fail(ErrorKind::kUsage, "the endpoint is not the URL of a host", name,
-         "Write https://HOST[:PORT]");
+         "Write a URL such as https://storage.example:9000");
   return url;
 }
 
