@@ -148,6 +148,29 @@ TEST(SharedSum, AMissingRankIsNamedByAllInTime) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, kFarAway / 2);
 }
 
+TEST(SharedSum, SignalsDoNotShortenTheWait) {
+  Ranks ranks(2, 1000ms);
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = [](int) {};
+  sigaction(SIGUSR1, &action, &before);
+  std::atomic<bool> ended = false;
+  std::thread waiting([&] {
+    const auto begin = std::chrono::steady_clock::now();
+    int64_t value = 1;
+    EXPECT_EQ(failure_of([&] { ranks[0].combine(&value, sizeof value, kLongs); }),
+              "rank 1 did not arrive within 1 s");
+    EXPECT_GT(std::chrono::steady_clock::now() - begin, 400ms);
+    ended = true;
+  });
+  while (!ended) {
+    pthread_kill(waiting.native_handle(), SIGUSR1);
+    std::this_thread::sleep_for(5ms);
+  }
+  waiting.join();
+  sigaction(SIGUSR1, &before, nullptr);
+}
+
 TEST(SharedSum, ARankThatLeavesIsNamedAtOnce) {
   Ranks ranks(3, kFarAway);
   const auto begin = std::chrono::steady_clock::now();

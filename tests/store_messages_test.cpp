@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 #include <thread>
 
 #include "saturate/data/dataset.h"
 #include "saturate/data/error.h"
 #include "store/bucket_list.h"
 #include "store/object_store.h"
+#include "store/upload.h"
 #include "tests/bucket_testing.h"
 
 namespace saturate {
@@ -108,8 +110,11 @@ TEST_F(StoreMessages, OfDeniedAccessToABucket) {
                                           {"AWS_CONTAINER_CREDENTIALS_FULL_URI", nullptr},
                                           {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", nullptr},
                                           {"AWS_EC2_METADATA_DISABLED", "true"}};
-  expect_both("access is denied",
-              "no keys that may be sent there were found, so the request was not signed");
+  const std::string unsigned_remedy =
+      "no keys that may be sent there were found, so the request was not signed";
+  expect_both("access is denied", unsigned_remedy);
+  const auto store = std::make_shared<ObjectStore>(env(), StoreOptions{}, quick_tuning());
+  expect(error_of([&] { Upload(store, "s3://bucket/a"); }), "access is denied", unsigned_remedy);
 }
 
 // Objects that were uploaded in chunks may keep the name of that form.

@@ -53,6 +53,17 @@ TEST_F(StoreProfile, SettingsComeFromBothFilesAndTheirNestedKeys) {
   EXPECT_EQ(find_credential_process(env()).value().command, "run me");
 }
 
+TEST_F(StoreProfile, FilesThatCannotBeReadDoNotMatterIfTheEnvironmentHasAll) {
+  std::filesystem::create_directories(config_file);  // nor can root read it
+  const ScopedVariable endpoint("AWS_ENDPOINT_URL", "http://minio:9000");
+  EXPECT_NE(error_of([] { find_s3_settings(env()); }).where().find(config_file), std::string::npos)
+      << "it may name the region";
+  const ScopedVariable region("AWS_REGION", "eu-west-1");
+  const S3Settings settings = find_s3_settings(env());
+  EXPECT_EQ(settings.region, "eu-west-1");
+  EXPECT_TRUE(settings.path_style);
+}
+
 TEST_F(StoreProfile, AProfileThatSignsInIsAnErrorThatTellsTheCommand) {
   for (const std::string way : {"sso_session", "sso_start_url", "login_session", "role_arn"}) {
     testing::write_file(config_file, "[default]\n" + way + " = x\n");

@@ -92,8 +92,10 @@ TEST_F(StoreS3, HalfAKeyAMissingProfileAndAWebIdentityAreErrors) {
     EXPECT_EQ(error_of([] { find_credentials(env()); }).kind(), ErrorKind::kUsage);
   }
   {
-    const ScopedVariable profile("AWS_PROFILE", "none");
-    EXPECT_EQ(error_of([] { find_credentials(env()); }).kind(), ErrorKind::kUsage);
+    const ScopedVariable profile("AWS_DEFAULT_PROFILE", "none");
+    const Error error = error_of([] { find_credentials(env()); });
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_EQ(error.where(), "profile none");
   }
   const ScopedVariable token("AWS_WEB_IDENTITY_TOKEN_FILE", "/x");
   EXPECT_EQ(error_of([] { find_credentials(env()); }).kind(), ErrorKind::kUsage);

@@ -5,6 +5,7 @@
 
 #include "data/export.h"
 #include "saturate/data/input.h"
+#include "store/sha256.h"
 #include "tests/store_testing.h"
 
 namespace saturate {
@@ -47,6 +48,14 @@ TEST_F(StoreVersions, AnObjectThatWasReplacedHasAnotherDigest) {
   const std::string a = server.url("/a.shard"), b = server.url("/b.shard");
   EXPECT_EQ(after.at(a), before.at(a));
   EXPECT_NE(after.at(b), before.at(b));
+}
+
+// So checkpoints have it.
+TEST_F(StoreVersions, TheDigestOfAWeakETagIsThatWithItsMark) {
+  const std::string text = testing::read_text(folder / "a.shard");
+  server.put("/a.shard", text, "W/\"1\"");
+  EXPECT_EQ(versions("shard:" + server.url("/a.shard")).at(server.url("/a.shard")),
+            version_digest(std::to_string(text.size()) + "\nW/\"1\"\n"));
 }
 
 TEST_F(StoreVersions, AreThoseOfEverySourceAndOfWhatWrapsIt) {

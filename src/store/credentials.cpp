@@ -1,6 +1,7 @@
 #include "store/credentials.h"
 
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <sstream>
 
@@ -149,16 +150,16 @@ bool may_be_googles(const Credentials& keys) {
 }
 
 // "": Amazon's.
-std::string find_s3_endpoint(Env& env, const Profile& profile) {
+std::string find_s3_endpoint(Env& env, const std::function<const Profile&()>& profile) {
   const char* name = "AWS_ENDPOINT_URL_S3";
   std::string url = environment_value(name);
   if (url.empty()) url = environment_value(name = "AWS_ENDPOINT_URL");
   std::string where = name;
   if (url.empty()) {
-    where = "endpoint_url of profile " + profile.name;
-    if (const std::string services = profile.value("services"); !services.empty())
+    where = "endpoint_url of profile " + profile().name;
+    if (const std::string services = profile().value("services"); !services.empty())
       url = read_profile(env, "services " + services).value("s3.endpoint_url");
-    if (url.empty()) url = profile.value("endpoint_url");
+    if (url.empty()) url = profile().value("endpoint_url");
   }
   if (url.empty()) return "";
   while (url.ends_with('/')) url.pop_back();
@@ -213,15 +214,23 @@ std::string amazon_url(const std::string& service, const std::string& region) {
 }
 
 S3Settings find_s3_settings(Env& env) {
-  const Profile profile = read_profile(env, profile_name());
+  std::optional<Profile> known;
+  const auto profile = [&]() -> const Profile& {
+    if (!known) known = read_profile(env, profile_name());
+    return *known;
+  };
   S3Settings settings;
   settings.endpoint = find_s3_endpoint(env, profile);
   settings.region = environment_value("AWS_REGION");
   if (settings.region.empty()) settings.region = environment_value("AWS_DEFAULT_REGION");
-  if (settings.region.empty()) settings.region = profile.value("region");
+  if (settings.region.empty()) settings.region = profile().value("region");
   if (settings.region.empty()) settings.region = "us-east-1";
   std::string style = environment_value("AWS_S3_ADDRESSING_STYLE");
-  if (style.empty()) style = profile.value("s3.addressing_style");
+  try {
+    if (style.empty()) style = profile().value("s3.addressing_style");
+  } catch (const Error&) {
+    // Perhaps another user's files: the environment has the endpoint and the region.
+  }
   if (!style.empty() && style != "path" && style != "virtual" && style != "auto")
     fail(ErrorKind::kUsage, "the addressing style is neither path, virtual nor auto", style,
          "Write path, virtual or auto into AWS_S3_ADDRESSING_STYLE or the profile");
