@@ -47,7 +47,7 @@ std::string IndexFile::load(std::unique_ptr<ReadableFile> file) {
   IndexHeader header;
   IndexTrailer trailer;
   read_struct(*file_, 0, header);
-  const std::string other =
+  std::string other =
       "it has version " + std::to_string(header.version) + ", not " + std::to_string(kVersion);
   if (header.version > kVersion)  // must not be replaced
     fail(ErrorKind::kData, other, "data.index", "Use the version of saturate that wrote it");

@@ -42,14 +42,12 @@ struct BitReader {
 
   BitReader() = default;
   BitReader(const uint8_t* begin, const uint8_t* after) : at(begin), end(after) {}
-  BitReader(const BitReader&) = default;
   // By members: a copy of the whole object would keep it in memory instead of registers.
-  [[gnu::always_inline]] BitReader& operator=(const BitReader& other) {
+  [[gnu::always_inline]] void set(const BitReader& other) {
     at = other.at;
     end = other.end;
     next = other.next;
     count = other.count;
-    return *this;
   }
 
   // Afterwards at least 56 bits are available. REQUIRES: at most kMostUnsafeBits since
@@ -172,7 +170,7 @@ struct BlockReader {
       // first condition follows from the others; it is false at nearly all ends of blocks.
       if (k - HuffmanEntry::kEndOfBlock >= kLast && first >= kLast && k != first) [[unlikely]] {
         k = first - entry.places();
-        bits = BitReader::with_bits(bits.count + entry.bits(), bits.at, bits.end);
+        bits.set(BitReader::with_bits(bits.count + entry.bits(), bits.at, bits.end));
         read_long<kStore>({});
       }
       return true;

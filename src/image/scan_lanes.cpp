@@ -59,10 +59,10 @@ bool BaselineScan::arrive(Lane& lane) {
 [[gnu::always_inline]] inline bool BaselineScan::end_block(BlockReader& reader, Lane& lane) {
   reader.block[0] = static_cast<int16_t>(lane.dc[places_[lane.place].component]);
   if (++lane.place == lane.stop) {
-    lane.bits = reader.bits;
+    lane.bits.set(reader.bits);
     lane.failed = lane.failed || reader.failed;
     if (!arrive(lane)) return false;
-    reader.bits = lane.bits;
+    reader.bits.set(lane.bits);
   }
   begin_block(reader, lane);
   return true;
@@ -71,10 +71,10 @@ bool BaselineScan::arrive(Lane& lane) {
 template <bool kTwo>
 [[gnu::always_inline]] inline void BaselineScan::read_blocks(Lane& a, Lane& b) {
   BlockReader first, second;
-  first.bits = a.bits;
+  first.bits.set(a.bits);
   begin_block(first, a);
   if constexpr (kTwo) {
-    second.bits = b.bits;
+    second.bits.set(b.bits);
     begin_block(second, b);
     while (true) {
       if (first.turn<true>() && !end_block(first, a)) break;
@@ -114,7 +114,7 @@ bool BaselineScan::read_lanes(Lane& a, Lane* b) {
 
 [[gnu::always_inline]] inline bool BaselineScan::parse_blocks(Lane& lane, int mcus) {
   BlockReader reader;
-  reader.bits = lane.bits;
+  reader.bits.set(lane.bits);
   for (int mcu = 0; mcu < mcus; ++mcu) {
     for (int i = 0; i < blocks_; ++i) {
       const Place& place = places_[size_t(i)];
@@ -123,7 +123,7 @@ bool BaselineScan::read_lanes(Lane& a, Lane* b) {
       }
     }
   }
-  lane.bits = reader.bits;
+  lane.bits.set(reader.bits);
   return !reader.failed;
 }
 
