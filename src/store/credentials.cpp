@@ -1,5 +1,6 @@
 #include "store/credentials.h"
 
+#include <array>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -74,7 +75,7 @@ struct Profile {
     std::optional<Section> section;
   };
   std::string name;
-  File files[2];  // of credentials, whose values come first, and of settings
+  std::array<File, 2> files;  // of credentials, whose values come first, and of settings
 
   // The file that sets a key; null if none does.
   const File* file_with(const std::string& key) const {
@@ -93,8 +94,9 @@ Profile read_profile(Env& env, const std::string& name) {
     const std::string path = aws_file(variable, usual);
     return {path, read_section(env, path, name)};
   };
-  return {name,
-          {read("AWS_SHARED_CREDENTIALS_FILE", "credentials"), read("AWS_CONFIG_FILE", "config")}};
+  return {
+      name,
+      {{read("AWS_SHARED_CREDENTIALS_FILE", "credentials"), read("AWS_CONFIG_FILE", "config")}}};
 }
 
 // BEFORE_ACCESS_KEY_ID and so on; empty if they are not set.
