@@ -276,8 +276,9 @@ def _replacement(loader: Any, has_gpu: bool) -> List[WhatIf]:
     given = dict(arguments or {})
     if has_gpu:  # from pinned memory, as a DataLoader may have it
         torch = sys.modules["torch"]
-        index = used_gpus(torch)[0] if torch.cuda.is_available() else 0
-        given["device"] = f"cuda:{index}" if index else "cuda"
+        used = used_gpus(torch)[0] if torch.cuda.is_available() else None
+        is_current = used is None or used == torch.cuda.current_device()
+        given["device"] = "cuda" if is_current else f"cuda:{used}"
     shown = ", ".join(f"{name}={value!r}" for name, value in given.items() if name != "source")
     text = "; ".join(("Use saturate's loader instead", *differences))
     remedy = Remedy(text, (f"saturate.Loader({given.get('source')!r}, {shown})",))

@@ -142,7 +142,8 @@ class Watch(StepCounter):
 
     def _end_manual_step(self, now: int, loss: Any) -> None:
         # A loop that has fetched the next batch already: that ended the step, as in a framework's loop.
-        is_counted = self.loader is None and not self._is_manual and self.steps > 0 and not self._has_stepped
+        is_first = self._is_open and self.loader is None and not self._is_manual
+        is_counted = is_first and self.steps > 0 and not self._has_stepped
         self._is_manual = True
         self._hooks.ignore_optimizers()
         if math.prod(getattr(loss, "shape", ())) != 1:
@@ -223,12 +224,12 @@ class Watch(StepCounter):
             if self in _active:  # not in a forked process
                 _active.remove(self)
             self._clock.settle()
-        try:
-            self._record("end")
-        finally:
-            self._loss = self._optimizer = self._source = self._source_before = None
-            self._clock.on_long = None  # a cycle that the garbage collector does not see
-            self._outputs.close()
+            try:
+                self._record("end")
+            finally:
+                self._loss = self._optimizer = self._source = self._source_before = None
+                self._clock.on_long = None  # a cycle that the garbage collector does not see
+                self._outputs.close()
 
     def _has_ended(self) -> bool:
         """Whether it is left open only because nothing says that no loop over it will come."""

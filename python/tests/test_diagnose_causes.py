@@ -298,6 +298,8 @@ def test_loaders_of_one_source_have_the_same_data():
     one, same, other = (saturate.Loader("".join(("synth:size=24,count=", count)), batch=16, size=8)
                         for count in ("60", "60", "61"))
     assert have_same_data(one, same) and not have_same_data(one, other)
+    array = type("Array", (), {"__eq__": lambda *_: torch.zeros(2)})()  # as of numpy, which is neither true nor false
+    assert not have_same_data(one, array) and not have_same_data(array, one)
 
 
 def test_batches_of_a_loader_of_saturate_are_ahead():

@@ -82,6 +82,12 @@ def test_a_loader_that_is_asked_together_with_the_loops_is_told(script, monkeypa
     assert capsys.readouterr().err.count("another loader") == 1
 
 
+def test_a_loop_that_accumulates_gradients_has_no_other_loader(script, monkeypatch, capsys):  # noqa: F811
+    text = TIMED.replace("optimizer.step();", "number % 2 and optimizer.step();")
+    assert text != TIMED and timed(monkeypatch, script, text, only=["set-to-none"]).rate > 0
+    assert "another loader" not in capsys.readouterr().err
+
+
 def test_a_script_that_exits_without_a_change_keeps_what_was_measured(script, monkeypatch):  # noqa: F811
     """As by a signal's handler."""
     indent = "\n" + 12 * " "

@@ -301,11 +301,20 @@ class Uncopyable:
         raise TypeError("not this")
 
 
+class Handle:
+    def __init__(self):
+        self.of = {1}
+
+    def __del__(self):
+        self.of.clear()
+
+
 def test_a_held_batch_of_objects_is_the_same_in_each_step():
-    uncopyable = Uncopyable()
-    arm = held((Sentences(torch.ones(2, 4), [torch.ones(1)]), Graphs(), uncopyable))
+    uncopyable, handle = Uncopyable(), Handle()
+    arm = held((Sentences(torch.ones(2, 4), [torch.ones(1)]), Graphs(), uncopyable, handle))
     for _ in range(3):
-        sentences, graphs, last = arm.next()
+        sentences, graphs, last, _ = arm.next()
+        assert handle.of == {1}  # no copy has freed it
         assert sentences.tokens.shape == (2, 4) and sentences.parts[0].tolist() == [1] and last is uncopyable
         assert graphs.x.tolist() == [[1, 1]] * 2 and list(graphs.fields) == ["y"]
         vars(sentences)["tokens"] = sentences.tokens[:, :-1]

@@ -154,6 +154,15 @@ def test_a_gpu_gets_its_batches_there(photos):
     assert "device='cuda'" in what_if.remedy.lines[0] and not what_if.skipped
 
 
+@pytest.mark.parametrize("used, current, shown", [(1, 0, "cuda:1"), (0, 1, "cuda:0"), (1, 1, "cuda")])
+def test_batches_go_to_the_gpu_that_the_script_uses(photos, monkeypatch, used, current, shown):
+    for name, value in {"is_available": lambda: True, "device_count": lambda: 2, "current_device": lambda: current,
+                        "memory_allocated": lambda index: int(index == used)}.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    what_if = next(each for each in loader_what_ifs(loader_of(photos), has_gpu=True) if each.name == "saturate-loader")
+    assert f"device='{shown}'" in what_if.remedy.lines[0]
+
+
 class Indexed(ImageFolder):
     def __getitem__(self, index):
         return (*super().__getitem__(index), index)
@@ -207,6 +216,7 @@ def test_a_class_that_only_calls_a_compose_is_seen_through(photos):
     ([v1.ColorJitter(0.1), CROP, v1.ToTensor()], "applies RandomResizedCrop at another place"),
     ([CROP, v1.RandAugment(), v1.RandomHorizontalFlip(), v1.ToTensor()], "applies RandomHorizontalFlip at another"),
     ([OtherPreset(CROP, v1.ToTensor())], "OtherPreset"), ([CROP, CROP, v1.ToTensor()], "crops once"),
+    ([CROP, v1.Resize(9), v1.ToTensor()], "Resize"),
     ([RandomResizedCrop(8), v1.ToTensor()], "transform RandomResizedCrop"),
     ([v1.RandomApply([v1.RandomHorizontalFlip()]), CROP, v1.ToTensor()], "RandomApply"),
     ([v1.RandomResizedCrop(8, interpolation=v1.InterpolationMode.BICUBIC), v1.ToTensor()], "bicubic"),

@@ -2,6 +2,7 @@
 models. Outputs that fail do not end a training. Needs pytest and torch."""
 
 import builtins
+import contextlib
 import copy
 import functools
 import io
@@ -219,6 +220,50 @@ def test_a_script_that_is_measured_keeps_no_run(tmp_path):
     assert not run.exists()
     saturate.watch(out=run).close()
     assert run.exists()
+
+
+def test_a_close_that_fails_removes_its_hooks_and_closes_its_outputs(monkeypatch, tmp_path):
+    watch = saturate.watch(out=tmp_path)
+    watch.step()
+    monkeypatch.setattr(watch, "_end_others_step", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        watch.close()
+    assert not watch._is_open and not watch._outputs.open
+    assert [json.loads(line)["kind"] for line in open(tmp_path / "metrics.jsonl")] == ["end"]
+
+
+def test_a_manual_loop_that_fetches_ahead_counts_each_step_once():
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = iter(torch.utils.data.DataLoader(torch.zeros(6, 1)))
+    with saturate.watch() as watch:
+        batch = next(batches)
+        while batch is not None:
+            model(batch).sum().backward()
+            optimizer.step()
+            batch = next(batches, None)
+            watch.step()
+    assert watch.steps == 6
+    watch = saturate.watch()
+    for batch in torch.utils.data.DataLoader(torch.zeros(3, 1)):
+        model(batch).sum().backward()
+        optimizer.step()
+    watch.close()
+    with pytest.raises(saturate.Error, match="closed"):
+        watch.step()
+
+
+@pytest.mark.parametrize("size", [3, 2])
+def test_a_loader_of_another_part_of_the_data_has_its_own_watch(tmp_path, size):
+    data, kept = torch.zeros(6, 1), []
+    for count in (3, size):
+        sampler = torch.utils.data.SubsetRandomSampler(range(count))
+        with pytest.warns(UserWarning) if kept and count != 3 else contextlib.nullcontext():
+            kept.append(saturate.watch(torch.utils.data.DataLoader(data, sampler=sampler), out=tmp_path / "run"))
+        for _ in kept[-1]:
+            pass
+    kept[-1].close()
+    assert (kept[0] is kept[1]) == (size == 3)
 
 
 def test_a_loss_of_several_values_is_refused_at_once(tmp_path):
