@@ -126,22 +126,23 @@ TEST_F(Stage, TooLittleSpaceIsReportedBeforeCopying) {
   EXPECT_EQ(small.count({FileOp::kCreate, ""}), 0u);
 }
 
+// One small image that claims to take so many bytes.
+class Claiming : public testing::MemoryDataset {
+ public:
+  explicit Claiming(uint64_t bytes) : MemoryDataset({"image"}), bytes_(bytes) {}
+  uint64_t bytes(size_t) const override { return bytes_; }
+
+ private:
+  const uint64_t bytes_;
+};
+
 TEST_F(Stage, OnTmpfsMemoryIsFreeSpaceToo) {
   struct statfs about {};
   if (statfs("/dev/shm", &about) != 0 || about.f_type != TMPFS_MAGIC)
     GTEST_SKIP() << "/dev/shm is not tmpfs here";
-  class Roomy : public FaultEnv {
-   public:
-    using FaultEnv::FaultEnv;
-    uint64_t free_bytes(const std::string&) override { return UINT64_MAX; }
-  } roomy(env);
-  class Huge : public testing::MemoryDataset {
-   public:
-    using MemoryDataset::MemoryDataset;
-    uint64_t bytes(size_t) const override { return uint64_t{1} << 60; }
-  };
+  SmallEnv roomy(env, UINT64_MAX);
   const Error error = error_of([&] {
-    stage_dataset(roomy, std::make_unique<Huge>(std::vector<std::string>{"image"}), "huge",
+    stage_dataset(roomy, std::make_unique<Claiming>(uint64_t{1} << 60), "huge",
                   {StageMode::kTmpfs, "/dev/shm"}, 1);
   });
   EXPECT_EQ(error.kind(), ErrorKind::kUsage);
@@ -151,14 +152,6 @@ TEST_F(Stage, OnTmpfsMemoryIsFreeSpaceToo) {
 TEST_F(Stage, TheSpaceMustHoldTheCopiesOfAllProcessesOfTheMachine) {
   struct statfs about {};
   ASSERT_EQ(statfs((dir / "fast").c_str(), &about), 0);
-  class Large : public testing::MemoryDataset {
-   public:
-    explicit Large(uint64_t bytes) : MemoryDataset({"image"}), bytes_(bytes) {}
-    uint64_t bytes(size_t) const override { return bytes_; }
-
-   private:
-    const uint64_t bytes_;
-  };
   const uint64_t all = uint64_t(about.f_blocks) * uint64_t(about.f_bsize);
   const testing::ScopedVariable world[] = {{"RANK", "0"},
                                            {"WORLD_SIZE", "2"},
@@ -166,13 +159,9 @@ TEST_F(Stage, TheSpaceMustHoldTheCopiesOfAllProcessesOfTheMachine) {
                                            {"LOCAL_WORLD_SIZE", "2"},
                                            {"MASTER_ADDR", "127.0.0.1"},
                                            {"MASTER_PORT", "29500"}};
-  class Roomy : public FaultEnv {
-   public:
-    using FaultEnv::FaultEnv;
-    uint64_t free_bytes(const std::string&) override { return UINT64_MAX; }
-  } roomy(env);
+  SmallEnv roomy(env, UINT64_MAX);
   const Error error = error_of([&] {
-    stage_dataset(roomy, std::make_unique<Large>(all / 10 * 6), "large",
+    stage_dataset(roomy, std::make_unique<Claiming>(all / 10 * 6), "large",
                   {StageMode::kTmpfs, dir / "fast"}, 1);
   });
   EXPECT_EQ(error.kind(), ErrorKind::kUsage);
