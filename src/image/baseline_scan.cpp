@@ -70,8 +70,8 @@ bool BaselineScan::read_tables(const jpeg_decompress_struct& info) {
     const jpeg_component_info& source = info.comp_info[c];
     const int dc = source.dc_tbl_no, ac = source.ac_tbl_no;
     const JQUANT_TBL* quant = info.quant_tbl_ptrs[source.quant_tbl_no];
-    if (!dc_[size_t(dc)].build(*info.dc_huff_tbl_ptrs[dc]) ||
-        !ac_[size_t(ac)].build(*info.ac_huff_tbl_ptrs[ac]))
+    if (!dc_[size_t(dc)].build(*info.dc_huff_tbl_ptrs[dc], is_wide_) ||
+        !ac_[size_t(ac)].build(*info.ac_huff_tbl_ptrs[ac], is_wide_))
       return false;
     Component& component = component_[c];
     component.dc = &dc_[size_t(dc)];
@@ -124,6 +124,7 @@ bool BaselineScan::start(jpeg_decompress_struct& info, Columns columns,
   columns_ = columns;
   row_ = known_rows_ = part_ = 0;
   opened_ = false;
+  is_wide_ = !segments && !has_restarts(info) && !(points && points->known_rows() > 0);
   if (!supports(info) || !read_tables(info)) return false;
   const bool single = components_ == 1;
   const int mcu_width = DCTSIZE * (single ? 1 : info.max_h_samp_factor);

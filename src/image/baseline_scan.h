@@ -119,11 +119,12 @@ class BaselineScan {
   bool arrive(Lane& lane);
   void begin_block(BlockReader& reader, Lane& lane);
   bool end_block(BlockReader& reader, Lane& lane);
-  template <bool kTwo>
+  template <bool kTwo, bool kWide>
   void read_blocks(Lane& a, Lane& b);
   void read_blocks_plain(Lane& a, Lane* b);
   void read_blocks_bmi2(Lane& a, Lane* b);
   bool parse(Lane& lane, int mcus);
+  template <bool kWide>
   bool parse_blocks(Lane& lane, int mcus);
   bool parse_plain(Lane& lane, int mcus);
   bool parse_bmi2(Lane& lane, int mcus);
@@ -145,9 +146,10 @@ class BaselineScan {
   int mcus_ = 0, row_count_ = 0;  // MCUs of a row; rows of MCUs
   int known_rows_ = 0;            // that can be read in parts
   Columns columns_;
-  int row_ = 0;          // the next one
-  bool opened_ = false;  // lane_[0] is in the scan, in order
-  bool clean_ = true;    // the lanes' blocks are 0
+  int row_ = 0;           // the next one
+  bool opened_ = false;   // lane_[0] is in the scan, in order
+  bool is_wide_ = false;  // which entries of tables are used: there is one lane
+  bool clean_ = true;     // the lanes' blocks are 0
   uint8_t* const* const* rows_ = nullptr;
 };
 

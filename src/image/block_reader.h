@@ -18,8 +18,8 @@ constexpr int kAcLook = 10, kDcLook = 6;  // bits of a look-up
 
 // Bits that a block takes at most between two BitReader::refill_safe(): a DC value of a long code,
 // and look-ups of one coefficient each.
-constexpr size_t kMostUnsafeBits = 16 + 15 + 63 * kAcLook;
-constexpr size_t kBitPadding = 112;  // zeros that refill() may read past the data
+constexpr size_t kMostUnsafeBits = 16 + 15 + 63 * WideEntry::kMostBits;
+constexpr size_t kBitPadding = 144;  // zeros that refill() may read past the data
 static_assert(sizeof(uint64_t) + (kMostUnsafeBits + 63) / 8 + sizeof(uint64_t) <= kBitPadding);
 
 // Indices of coefficients in a group of blocks, by place in the zigzag order. A run in damaged data
@@ -94,15 +94,6 @@ struct BlockReader {
   uint32_t k = 0;            // place of the latest coefficient; from kLast on the block is complete
   bool failed = false;       // there was no such code
 
-  // Value of an entry's symbol. A value with first bit 0 is negative: then it is 2^size - 1 too
-  // large.
-  [[gnu::always_inline]] static int extract(uint64_t next, const HuffmanEntry& entry) {
-    const uint64_t from_value = next << entry.length();
-    const int64_t is_positive = static_cast<int64_t>(from_value) >> 63;
-    return static_cast<int>(from_value >> 1 >> entry.shift()) +
-           static_cast<int>(~is_positive & entry.negative());
-  }
-
   // Begins a block with these tables: returns its DC difference.
   [[gnu::always_inline]] uint32_t begin(const HuffmanTable& dc, const HuffmanTable& ac_of_block) {
     ac = &ac_of_block;
@@ -113,7 +104,7 @@ struct BlockReader {
       entry = dc.find(static_cast<uint32_t>(bits.next >> 48));
       failed = failed || entry.word == 0;
     }
-    const int value = extract(bits.next, entry);
+    const int value = entry.extract(bits.next);
     bits.skip(entry.all_bits());
     return static_cast<uint32_t>(value);
   }
@@ -131,33 +122,51 @@ struct BlockReader {
       }
     }
     k += entry.places();
-    if constexpr (kStore) block[kZigzag[k]] = static_cast<int16_t>(extract(bits.next, entry));
+    if constexpr (kStore) block[kZigzag[k]] = static_cast<int16_t>(entry.extract(bits.next));
     bits.skip(entry.all_bits());
     bits.refill_safe();
   }
 
-  // Reads on; true when the block is complete.
-  template <bool kStore>
+  template <bool kWide>
+  [[gnu::always_inline]] auto look_up() const {
+    const uint64_t prefix = bits.next >> (64 - kAcLook);
+    if constexpr (kWide)
+      return ac->wide_entries()[prefix];
+    else
+      return ac->entries()[prefix];
+  }
+
+  // Reads on; true when the block is complete. `kWide`: by wide entries.
+  template <bool kStore, bool kWide>
   [[gnu::always_inline]] bool turn() {
-    constexpr int kSteps = 4;  // the last of which may still be a code of a look-up, with its value
+    // The last of which, unless wide, may still be a code of a look-up, with its value.
+    constexpr int kSteps = 4;
     static_assert((kSteps - 1) * kAcLook + kAcLook + 15 <= 56);
+    static_assert(kSteps * WideEntry::kMostBits <= 56);
     bits.refill();
     uint64_t used = 0;  // in the low byte: bits
 #pragma GCC unroll 4
     for (int i = 0; i < kSteps; ++i) {
-      const HuffmanEntry entry = ac->entries()[bits.next >> (64 - kAcLook)];
+      const auto entry = look_up<kWide>();
       if (!entry.is_whole()) [[unlikely]] {
         bits.count -= uint8_t(used);
         used = 0;
-        read_long<kStore>(entry);
+        if constexpr (kWide) {
+          bits.refill_safe();
+          read_long<kStore>(entry.to_extract());
+        } else {
+          read_long<kStore>(entry);
+        }
         if (k >= kLast) return true;
         continue;
       }
       const uint32_t first = k + entry.places();
       k = first + entry.more();
       if constexpr (kStore) {
-        block[kZigzag[first]] = entry.first();
-        block[kZigzag[k]] = entry.second();
+        // If there is one symbol, both have its place.
+        if constexpr (kWide) block[kZigzag[k]] = entry.second();
+        block[kZigzag[first]] = entry.first(bits.next);
+        if constexpr (!kWide) block[kZigzag[k]] = entry.second();
       }
       // A shift uses the low six bits of its operand only, so that this does not wait for them to
       // be extracted.

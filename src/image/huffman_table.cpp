@@ -1,6 +1,8 @@
 #include "image/huffman_table.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdlib>
 
 namespace saturate {
 
@@ -64,24 +66,42 @@ void HuffmanTable::pair_symbols(const Entries& single) {
   }
 }
 
-bool HuffmanTable::build(const JHUFF_TBL& source) {
-  if (valid_ && std::equal(bits_.begin() + 1, bits_.end(), source.bits + 1) &&
-      std::equal(huffval_.begin(), huffval_.end(), source.huffval))
-    return true;
+void HuffmanTable::widen(const Entries& single) {
+  const uint32_t look = uint32_t(look_), count = 1u << look;
+  for (uint32_t i = 0; i < count; ++i) {
+    const HuffmanEntry first = single[i];
+    const bool is_whole = first.is_whole();
+    const uint32_t size =
+        is_whole ? uint32_t(std::bit_width(uint32_t(std::abs(first.first(0))))) : first.size();
+    const uint32_t length = is_whole ? first.bits() - size : first.length();
+    const HuffmanEntry next = single[i << first.bits() & (count - 1)];
+    const int fits = first.bits() + next.bits() <= look;
+    const int goes_on = first.places() != HuffmanEntry::kEndOfBlock;
+    const WideEntry wide = WideEntry::of(length, size, first.places());
+    wide_[i] = int(is_whole) & int(next.is_whole()) & fits & goes_on ? wide.then(next) : wide;
+  }
+}
+
+bool HuffmanTable::build(const JHUFF_TBL& source, bool is_wide) {
+  bool& is_built = is_built_[is_wide && !is_dc_];
+  const bool is_same = std::equal(bits_.begin() + 1, bits_.end(), source.bits + 1) &&
+                       std::equal(huffval_.begin(), huffval_.end(), source.huffval);
+  if (is_same && is_built) return true;
+  if (!is_same) is_built_[0] = is_built_[1] = false;
   std::copy_n(source.bits, bits_.size(), bits_.begin());
   std::copy_n(source.huffval, huffval_.size(), huffval_.begin());
   if (is_dc_) {
     std::fill_n(entry_.begin(), size_t(1) << look_, HuffmanEntry{});
-    return valid_ = assign_codes(entry_);
+    return is_built = assign_codes(entry_);
   }
   Entries single{};
-  valid_ = assign_codes(single);
-  if (valid_) pair_symbols(single);
-  return valid_;
+  if (!assign_codes(single)) return false;
+  is_wide ? widen(single) : pair_symbols(single);
+  return is_built = true;
 }
 
 HuffmanEntry HuffmanTable::find(uint32_t look) const {
-  const bool is_longer = entry_[look >> (16 - look_)].word == 0;
+  const bool is_longer = int(look >> (16 - look_)) >= end_[size_t(look_)];
   for (int length = is_longer ? look_ + 1 : 1; length <= 16; ++length) {
     const int code = int(look >> (16 - length)), end = end_[size_t(length)];
     if (code < end && code >= end - bits_[size_t(length)])

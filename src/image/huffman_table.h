@@ -10,6 +10,15 @@
 
 namespace saturate {
 
+// A symbol's value, which follows the `length` bits of its code. `shift`: 63 less its bits. A value
+// with first bit 0 is negative: `negative`, 1 - 2^size, is added.
+[[gnu::always_inline]] inline int extracted(uint64_t prefix, uint32_t length, uint32_t shift,
+                                            int negative) {
+  const uint64_t from_value = prefix << length;
+  const int64_t is_positive = int64_t(from_value) >> 63;
+  return int(from_value >> 1 >> shift) + int(~is_positive & negative);
+}
+
 // The symbols that a prefix of the data begins with, in one word, so that one load fetches them:
 // byte 0: bits of the codes and values together; 0: no value is in the prefix as a whole;
 // byte 1: how many places after the latest coefficient the first value is;
@@ -44,14 +53,57 @@ struct HuffmanEntry {
   // Whole ones only:
   uint32_t more() const { return uint32_t(word) >> 16; }
   // rotr: one instruction that leaves `word` as it is, where a shift takes two.
-  int16_t first() const { return int16_t(std::rotr(word, 32)); }
+  int16_t first(uint64_t /*prefix*/) const { return int16_t(std::rotr(word, 32)); }
   int16_t second() const { return int16_t(std::rotr(word, 48)); }
   // Others only:
   uint32_t shift() const { return uint32_t(word >> 16) & 63; }
   uint32_t size() const { return 63 - shift(); }
   uint32_t length() const { return uint32_t(word) >> 24 & 63; }
   uint32_t all_bits() const { return uint8_t(word >> 32); }
-  int negative() const { return int(int64_t(word) >> 48); }
+  int extract(uint64_t prefix) const {
+    return extracted(prefix, length(), shift(), int(int64_t(word) >> 48));
+  }
+};
+
+// The same for look-ups that each wait for the one before, with nothing to do meanwhile: the first
+// value is always extracted, so that no branch depends on whether the prefix has it.
+// byte 0: bits of the codes and values together; 0: of one symbol more than kMostBits;
+// byte 1: how many places after the latest coefficient the first value is;
+// byte 2: how many places after the first value the second one is; 0: there is one symbol;
+// byte 3: bits of the first code;
+// byte 4: 63 less the bits of the first value;
+// byte 5: the second value;
+// 16 bits: what is added to a negative first value.
+// All 0: a longer code, or none.
+struct WideEntry {
+  static constexpr uint32_t kMostBits = 14;
+  uint64_t word = 0;
+
+  static WideEntry of(uint32_t length, uint32_t size, uint32_t places) {
+    if (length == 0) return {};
+    const auto negative = uint16_t(1 - (1 << size));
+    const uint32_t bits = length + size <= kMostBits ? length + size : 0;
+    return {bits | places << 8 | length << 24 | uint64_t(63 - size) << 32 |
+            uint64_t(negative) << 48};
+  }
+  WideEntry then(const HuffmanEntry& next) const {
+    return {word + next.bits() + (next.places() << 16) + (uint64_t(uint8_t(next.first(0))) << 40)};
+  }
+  bool is_whole() const { return bits() != 0; }
+  uint32_t bits() const { return uint8_t(word); }
+  uint32_t places() const { return uint8_t(word >> 8); }
+  uint32_t more() const { return uint8_t(word >> 16); }
+  uint32_t length() const { return uint32_t(word) >> 24; }
+  uint32_t shift() const { return uint32_t(word >> 32) & 63; }
+  int16_t first(uint64_t prefix) const {
+    return int16_t(extracted(prefix, length(), shift(), int(int64_t(word) >> 48)));
+  }
+  int16_t second() const { return int8_t(word >> 40); }
+  // One that is not whole.
+  HuffmanEntry to_extract() const {
+    const uint32_t size = 63 - shift();
+    return word == 0 ? HuffmanEntry{} : HuffmanEntry::to_extract(length() + size, size, places());
+  }
 };
 
 class HuffmanTable {
@@ -59,11 +111,12 @@ class HuffmanTable {
   // `look`: bits of a look-up. A table of DC coefficients has one symbol in each entry, and its
   // values must be extracted.
   HuffmanTable(int look, bool dc) : look_(look), is_dc_(dc) {}
-  // False if libjpeg would refuse the table.
-  bool build(const JHUFF_TBL& source);
+  // Makes entries(), or of AC coefficients wide_entries(). False if libjpeg would refuse the table.
+  bool build(const JHUFF_TBL& source, bool is_wide);
   // The entry for 16 bits, whatever the code's length, without its value; 0 if there is none.
   HuffmanEntry find(uint32_t look) const;
   const HuffmanEntry* entries() const { return entry_.data(); }
+  const WideEntry* wide_entries() const { return wide_.data(); }
 
   static constexpr int kMaxLook = 10;
 
@@ -72,12 +125,14 @@ class HuffmanTable {
   bool assign_codes(Entries& single);
   void fill(Entries& single, uint32_t code, uint32_t length, const HuffmanEntry& entry);
   void pair_symbols(const Entries& single);
+  void widen(const Entries& single);
   HuffmanEntry entry_of(int symbol, uint32_t length) const;
 
   const int look_;
   const bool is_dc_;
-  bool valid_ = false;
+  bool is_built_[2] = {};  // entries, wide ones
   alignas(64) Entries entry_{};
+  alignas(64) std::array<WideEntry, 1 << kMaxLook> wide_{};
   std::array<uint8_t, 17> bits_{};  // as in JHUFF_TBL
   std::array<uint8_t, 256> huffval_{};
   std::array<int32_t, 17> end_{};     // [length]: one more than the last code of that length

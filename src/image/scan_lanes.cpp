@@ -68,7 +68,7 @@ bool BaselineScan::arrive(Lane& lane) {
   return true;
 }
 
-template <bool kTwo>
+template <bool kTwo, bool kWide>
 [[gnu::always_inline]] inline void BaselineScan::read_blocks(Lane& a, Lane& b) {
   BlockReader first, second;
   first.bits.set(a.bits);
@@ -77,27 +77,29 @@ template <bool kTwo>
     second.bits.set(b.bits);
     begin_block(second, b);
     while (true) {
-      if (first.turn<true>() && !end_block(first, a)) break;
-      if (second.turn<true>() && !end_block(second, b)) {
-        while (!first.turn<true>() || end_block(first, a)) {
+      if (first.turn<true, kWide>() && !end_block(first, a)) break;
+      if (second.turn<true, kWide>() && !end_block(second, b)) {
+        while (!first.turn<true, kWide>() || end_block(first, a)) {
         }
         return;
       }
     }
-    while (!second.turn<true>() || end_block(second, b)) {
+    while (!second.turn<true, kWide>() || end_block(second, b)) {
     }
   } else {
-    while (!first.turn<true>() || end_block(first, a)) {
+    while (!first.turn<true, kWide>() || end_block(first, a)) {
     }
   }
 }
 
 [[gnu::target("bmi2")]] void BaselineScan::read_blocks_bmi2(Lane& a, Lane* b) {
-  return b ? read_blocks<true>(a, *b) : read_blocks<false>(a, a);
+  if (b) return read_blocks<true, false>(a, *b);
+  return is_wide_ ? read_blocks<false, true>(a, a) : read_blocks<false, false>(a, a);
 }
 
 void BaselineScan::read_blocks_plain(Lane& a, Lane* b) {
-  return b ? read_blocks<true>(a, *b) : read_blocks<false>(a, a);
+  if (b) return read_blocks<true, false>(a, *b);
+  return is_wide_ ? read_blocks<false, true>(a, a) : read_blocks<false, false>(a, a);
 }
 
 bool BaselineScan::read_lanes(Lane& a, Lane* b) {
@@ -112,6 +114,7 @@ bool BaselineScan::read_lanes(Lane& a, Lane* b) {
   return !a.failed && !(b && b->failed);
 }
 
+template <bool kWide>
 [[gnu::always_inline]] inline bool BaselineScan::parse_blocks(Lane& lane, int mcus) {
   BlockReader reader;
   reader.bits.set(lane.bits);
@@ -119,7 +122,7 @@ bool BaselineScan::read_lanes(Lane& a, Lane* b) {
     for (int i = 0; i < blocks_; ++i) {
       const Place& place = places_[size_t(i)];
       lane.dc[place.component] += reader.begin(*place.dc, *place.ac);
-      while (!reader.turn<false>()) {
+      while (!reader.turn<false, kWide>()) {
       }
     }
   }
@@ -128,11 +131,11 @@ bool BaselineScan::read_lanes(Lane& a, Lane* b) {
 }
 
 [[gnu::target("bmi2")]] bool BaselineScan::parse_bmi2(Lane& lane, int mcus) {
-  return parse_blocks(lane, mcus);
+  return is_wide_ ? parse_blocks<true>(lane, mcus) : parse_blocks<false>(lane, mcus);
 }
 
 bool BaselineScan::parse_plain(Lane& lane, int mcus) {
-  return parse_blocks(lane, mcus);
+  return is_wide_ ? parse_blocks<true>(lane, mcus) : parse_blocks<false>(lane, mcus);
 }
 
 bool BaselineScan::parse(Lane& lane, int mcus) {
