@@ -33,6 +33,7 @@ ROOT = pathlib.Path(__file__).resolve().parent
 WARM_STEPS = 6
 LONG_EPOCH = 3  # times the seconds of a run: epochs that are longer are cut off
 TIME_LIMIT_S = 600
+FAULT_S = 75
 
 
 def measure_rate():
@@ -184,17 +185,22 @@ def planted(loop, fault, scripts, work):
     else:
         shutil.copytree(source.parent, folder)
     script = folder / source.name
-    text = script.read_text()
-    for before, after in fault.edits(loop) if fault else []:
-        if text.count(before) < 1:
-            sys.exit(f"python_faults: error: {loop.script} has no text {before!r} ({fault.cause}). It is of another "
-                     "version: adapt bench/planted_faults.py")
-        text = text.replace(before, after, 1)
-    script.write_text(text)
+    edit(script, fault.edits(loop) if fault else [], "bench/planted_faults.py")
     if not loop.needs_gpu:
         shutil.copy(ROOT / "loops/sitecustomize.py", folder)  # slows images and networks down
     arguments = [*loop.arguments, *(fault.arguments if fault else [])]
     return script, [part.format(data=work / "images", out=folder) for part in arguments]
+
+
+def edit(script, edits, place):
+    """Replaces the first of each text. `place` is where the edits are."""
+    text = script.read_text()
+    for before, after in edits:
+        if before not in text:
+            sys.exit(f"{pathlib.Path(sys.argv[0]).stem}: error: {script} has no text {before!r}. It is of another "
+                     f"version: adapt {place}")
+        text = text.replace(before, after, 1)
+    script.write_text(text)
 
 
 def run(command, script, log, **environment):
@@ -257,7 +263,7 @@ def gains(slow, fast, options):
 
 def row_of(loop, fault, scripts, work, options):
     slow = planted(loop, fault, scripts, work)
-    answer, taken = diagnosed(*slow, options.diagnose_seconds if fault else None)
+    answer, taken = diagnosed(*slow, options.diagnose_seconds or (FAULT_S if fault else None))
     traced = traceml_says(*slow, options.seconds)
     causes = answer.get("causes") or []
     first = causes[0] if causes else None
@@ -278,10 +284,14 @@ def row_of(loop, fault, scripts, work, options):
     return row
 
 
+def commit():
+    return subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True,
+                          text=True).stdout.strip()
+
+
 def result_of(rows):
     """For results/: rows of the faults, with their realised gains, and those of the healthy loops."""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout
-    return {"bench": "python_faults", "commit": commit.strip(),
+    return {"bench": "python_faults", "commit": commit(),
             "host": {"cores": len(os.sched_getaffinity(0)), "device_ms": float(os.environ["PYTHON_FAULTS_DEVICE_MS"]),
                      "torch": importlib.metadata.version("torch")},
             "rows": [row for row in rows if row["fault"]], "healthy": [row for row in rows if not row["fault"]]}
@@ -333,7 +343,8 @@ def main():
     parser.add_argument("--only", default="", help="LOOP or LOOP:CAUSE, such as bare:healthy")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8, help="at least, of each run that measures a rate")
-    parser.add_argument("--diagnose-seconds", type=float, default=75, help="of each diagnosis of a fault")
+    parser.add_argument("--diagnose-seconds", type=float, help=f"of each diagnosis (default: {FAULT_S} for a fault; "
+                        "diagnose's own choice for a healthy loop)")
     parser.add_argument("--device-ms", type=float, default=3.5, help="that the forward pass waits for each image, "
                         "as for a GPU. Give more on slow cores, so that computing stays a small share of a step")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT.parent / "build/python-faults")

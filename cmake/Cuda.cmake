@@ -33,7 +33,8 @@ endif()
 
 set(CMAKE_CUDA_COMPILER ${SATURATE_NVCC})
 set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
-set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 90)  # machine code for all, and PTX for later ones
+# Machine code, up to Blackwell's, and PTX for later ones, which needs a driver as new as this nvcc.
+set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 90 100-real 120-real)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)
 # Settings for nvcc that CMake before 3.25.2 lacks.

@@ -38,6 +38,11 @@ int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
   *device = &g_gpus[1];
   return kOk;
 }
+int nvmlDeviceGetMigMode(void* device, unsigned* now, unsigned* pending) {
+  if (!is_second(device)) return kNotSupported;
+  *now = *pending = std::getenv("FAKE_NVML_MIG") ? 1u : 0u;
+  return kOk;
+}
 int nvmlDeviceGetName(void* device, char* name, unsigned length) {
   std::strncpy(name, is_second(device) ? "NVIDIA H100 80GB HBM3" : "NVIDIA Nothing 1", length);
   return kOk;

@@ -6,7 +6,7 @@
 # without it debootstrap makes one of Debian 13, once. Exits with 77 and the reason if it cannot run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-minutes=${SATURATE_REHEARSAL_MINUTES:-4}  # of each part
+minutes=${SATURATE_REHEARSAL_MINUTES:-32}  # of each part: four times a GPU's, for each job too
 build=$PWD/build-gpu-machine
 
 say() { echo "gpu-check-rehearsal: $*"; }
@@ -53,7 +53,8 @@ set_up_machine() { # python3 gets a full torch: the toolkit's libraries, and emp
   printf '#!/bin/sh\nLD_PRELOAD=/opt/fake/libfake_cuda.so:/opt/fake/libfake_cuda_switches.so exec "$@"\n' \
     >"$root/opt/fake/run"
   chmod +x "$root/opt/fake/run"
-  cp -r build-gpu-stage "$root/opt/stage"
+  tar xJf build-gpu-stage.tar.xz -C "$root/opt"
+  mv "$root/opt/build-gpu-stage" "$root/opt/stage"
 }
 
 rehearse() {

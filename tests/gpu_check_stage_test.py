@@ -2,10 +2,12 @@
 """tools/gpu-check --stage: what the folder for a bare machine with a GPU gets."""
 
 import contextlib
+import io
 import lzma
 import os
 import pathlib
 import sys
+import tarfile
 import tempfile
 import unittest
 import zipfile
@@ -119,6 +121,20 @@ class Staged(unittest.TestCase):
             for _ in range(2):
                 self.assertTrue(command.link_torch(sys.executable))
                 self.assertEqual((self.folder / "torch").resolve(), (site / "torch").resolve())
+
+    def test_the_folder_is_packed_for_a_loan_and_must_not_be_too_large_for_one(self):
+        fresh, folder = self.folder / "stage.tmp", self.folder / "stage"
+        (fresh / "lib").mkdir(parents=True)
+        (fresh / "lib/one").write_bytes(os.urandom(2000))
+        (fresh / "lib/one").chmod(0o755)
+        with contextlib.redirect_stdout(io.StringIO()):
+            stage.pack(fresh, folder)
+            with mock.patch.object(stage, "LIMIT", 1000), self.assertRaisesRegex(SystemExit, "Try without --cifar"):
+                stage.pack(fresh, folder)
+        with tarfile.open(self.folder / "stage.tar.xz") as archive:
+            archive.extractall(self.folder / "there")
+        self.assertEqual((self.folder / "there/stage/lib/one").read_bytes(), (fresh / "lib/one").read_bytes())
+        self.assertTrue(os.access(self.folder / "there/stage/lib/one", os.X_OK))
 
     def test_archives_are_compressed_with_xz(self):
         for name in stage.ARCHIVES:

@@ -123,7 +123,7 @@ class InShards(InFolder):
         check = Check(self.results(), {"saturate_tests": program}, minutes)
         with mock.patch("builtins.print"), mock.patch("gpu_check.check.LEAST_SECONDS", 0.2), \
                 mock.patch("gpu_check.shards.LEAST_SECONDS", 0.2), \
-                mock.patch("os.sched_getaffinity", lambda _: range(4)), check.job("tests", "tests"):
+                mock.patch("os.sched_getaffinity", lambda _: range(4)), check.job("tests", "tests", 280):
             shards.run_tests(check, "Gpu*", None, 1 << 20)
         content = json.loads(check.results.path.read_text())
         return {test["name"].split(".")[1]: test["result"] for test in content["tests"]}, content
@@ -160,7 +160,7 @@ class Limit(InFolder):
         said = []
         with mock.patch("builtins.print"), mock.patch("gpu_check.check.LEAST_SECONDS", 0.1):
             for name, command in (("hangs", ["sh", "-c", "sleep 600 & sleep 600"]), ("ends", ["echo", "here"])):
-                with check.job("steps", name):
+                with check.job("steps", name, 80):
                     said.append(check.run(name, command))
         self.assertEqual(said, [None, "here\n"])
         self.assertEqual(check.results.content["skipped"], {"hangs": "stopped at the time limit"})
@@ -172,7 +172,7 @@ class Limit(InFolder):
         with mock.patch("builtins.print"), mock.patch("gpu_check.check.LEAST_SECONDS", 0.5):
             for part, name, command in (("steps", "first", ["echo"]), ("steps", "hangs", ["sleep", "600"]),
                                         ("sweeps", "next", ["echo"])):
-                with check.job(part, name):
+                with check.job(part, name, 80):
                     check.run(name, command)
         content = check.results.content
         self.assertEqual(content["skipped"], {"hangs": "stopped at the time limit", "next": "no time left"})
@@ -192,6 +192,14 @@ class Order(unittest.TestCase):
         parts = {job.part for job in every}
         self.assertEqual(parts, set(jobs.PARTS))
         self.assertEqual(len({job.name for job in every}), len(every))
+
+    def test_fits_what_is_worth_most_in_twelve_of_the_fifteen_minutes_of_a_loan(self):
+        every = list(jobs.Jobs(None, ROOT, "python3", None, 0, False).all())
+        names = [job.name for job in every]
+        by_worth = ["tests", "decoding JPEGs", "train gpt2 bf16", "where JPEGs are decoded", "diagnose healthy",
+                    "scale-out", "storage", "train resnet18 224 fp16", "free-speed", "Python compile gpt2 bf16"]
+        self.assertEqual(sorted(by_worth, key=names.index), by_worth)
+        self.assertLessEqual(sum(job.seconds for job in every[:names.index("storage") + 1]), 12 * 60)
 
 
 class Call(InFolder):

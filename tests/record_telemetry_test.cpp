@@ -120,6 +120,14 @@ TEST(Nvml, AnAbsentOrFailingLibraryIsNoGpu) {
   EXPECT_EQ(Nvml::open(7, "", testing::kFakeNvml), nullptr) << "the GPU does not exist";
 }
 
+// The whole GPU's values would include other processes'.
+TEST(Nvml, AGpuThatIsDividedIntoInstancesIsNoGpu) {
+  setenv("FAKE_NVML_MIG", "1", 1);
+  EXPECT_EQ(Nvml::open(1, "", testing::kFakeNvml), nullptr);
+  EXPECT_NE(Nvml::open(0, "", testing::kFakeNvml), nullptr) << "one that cannot be divided";
+  unsetenv("FAKE_NVML_MIG");
+}
+
 TEST(Nvml, ReadsSupportedValuesOnly) {
   const auto first = Nvml::open(0, "", testing::kFakeNvml);
   ASSERT_NE(first, nullptr);

@@ -15,7 +15,9 @@
 #include <map>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
 
 #include "reduce/backends.h"
@@ -182,6 +184,30 @@ TEST(Group, AVanishedRankIsAnErrorInTime) {
       },
       long_timeout());
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(120));
+}
+
+// In NCCL's place.
+class CountedAborts : public c10d::Backend {
+ public:
+  using Backend::Backend;
+  const std::string getBackendName() const override { return "counted"; }
+  void abort() override { ++aborts; }
+  int aborts = 0;
+};
+
+TEST(Group, ALostRankAbortsTheWorkOnAGpuBeforeUnwinding) {
+  DistributedOptions options = long_timeout();
+  options.backend = CollectiveBackend::kGloo;
+  testing::run_worlds(2, [&](const World& world) {
+    const auto on_gpu = c10::make_intrusive<CountedAborts>(world.rank, world.size);
+    Group group(world, options, at::Device(at::kCUDA, 0));
+    group.handle().setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::CUSTOM,
+                              on_gpu);
+    const Error error =
+        error_of([&] { group.guard("waiting", [] { throw std::runtime_error("no reply"); }); });
+    EXPECT_NE(error.reason().find("while waiting: no reply"), std::string::npos) << error.reason();
+    EXPECT_EQ(on_gpu->aborts, 1);
+  });
 }
 
 TEST(Group, AStalledRankIsNamedInTime) {

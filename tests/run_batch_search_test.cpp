@@ -72,7 +72,9 @@ TEST(FitsInMemory, AmbiguousWordsCountOnceASmallerAttemptHasFit) {
   for (const char* words :
        {"cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a "
         "non-contiguous input.",
-        "No valid engine configs for conv", "CUDA error: invalid configuration argument"}) {
+        "No valid engine configs for conv", "CUDA error: invalid configuration argument",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"}) {
     const auto attempt = [&] { TORCH_CHECK(false, words); };
     EXPECT_FALSE(fits_in_memory(at::kCPU, attempt, /*smaller_fits=*/true)) << words;
     EXPECT_THROW(fits_in_memory(at::kCPU, attempt), c10::Error) << words;

@@ -21,7 +21,6 @@ using testing::TempDir;
 // Its stream, and its allocations.
 struct DeviceTwin {
   std::vector<size_t> asked = {};
-  bool has_none = false;
   Stream* stream = nullptr;  // owned by `staged`
   std::shared_ptr<StagedCopy> staged;
 
@@ -30,7 +29,6 @@ struct DeviceTwin {
     stream = made.get();
     staged = std::make_shared<StagedCopy>(at::kCPU, std::move(made), [this](size_t bytes) {
       asked.push_back(bytes);
-      TORCH_CHECK(!has_none, "no page-locked memory");
       return std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
     });
   }
@@ -107,17 +105,6 @@ TEST(StagedCopy, AllocatesSlabsAndASeparateOneForALargerTensor) {
   EXPECT_EQ(twin.asked.size(), 3u);
   EXPECT_EQ(static_cast<std::byte*>(last.data_ptr()),
             static_cast<std::byte*>(targets[2].data_ptr()) + half);
-}
-
-TEST(StagedCopy, WorksWithoutPageLockedMemory) {
-  const TempDir dir;
-  DeviceTwin twin;
-  twin.has_none = true;
-  CheckpointStore store(Env::posix(), dir.path(), CheckpointOptions{});
-  CheckpointWriter writer(Env::posix(), store, twin.staged);
-  writer.start(filled_checkpoint(7));
-  expect_saved_copy(*writer.wait(), 7);
-  EXPECT_EQ(twin.asked.size(), 1u);
 }
 
 TEST(StagedCopy, AFailedCopyIsAFailedSave) {

@@ -131,6 +131,26 @@ TEST(Speed, TheProcesssSwitchesAreRestoredByTheLastStep) {
   EXPECT_FALSE(torch::autograd::AnomalyMode::is_enabled());
 }
 
+// torch refuses to answer whether TF32 is allowed once a program has used both of its interfaces.
+TEST(Speed, Tf32SetByTorchsNewerInterfaceStays) {
+  using at::Float32Backend, at::Float32Op, at::Float32Precision;
+  at::Context& context = at::globalContext();
+  const bool cublas = context.allowTF32CuBLAS();
+  const Float32Precision own = cublas ? Float32Precision::IEEE : Float32Precision::TF32;
+  const auto set = [&] {
+    return context.float32Precision(Float32Backend::CUDA, Float32Op::MATMUL);
+  };
+  context.setFloat32Precision(Float32Backend::CUDA, Float32Op::MATMUL, own);
+  ASSERT_THROW(context.allowTF32CuBLAS(), c10::Error);
+  {
+    const Bench step(StepOptions{.precision = {.mode = PrecisionMode::kTf32, .tf32 = !cublas}});
+    const Tf32Scope narrower(cublas);
+    EXPECT_EQ(set(), own);
+  }
+  EXPECT_EQ(set(), own);
+  context.setAllowTF32CuBLAS(cublas);
+}
+
 TEST(Speed, TheNumberOfThreadsIsRestoredIfAScopeSetIt) {
   const int before = at::get_num_threads();
   {

@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+import types
 
 import pytest
 
@@ -55,6 +56,21 @@ def test_a_script_of_another_version_is_an_error(tmp_path):
     fault = next(fault for fault in planted_faults.FAULTS if fault.loop == "timm" and not fault.arguments)
     with pytest.raises(SystemExit, match="another version"):
         python_faults.planted(loop, fault, tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("given, expected", [(None, [None, 75]), (25, [25, 25])])
+def test_given_seconds_hold_for_each_diagnosis(given, expected, monkeypatch):
+    asked = []
+    monkeypatch.setattr(python_faults, "planted", lambda *_: ("script", []))
+    monkeypatch.setattr(python_faults, "diagnosed", lambda _, arguments, seconds: (asked.append(seconds) or {}, 1.0))
+    monkeypatch.setattr(python_faults, "traceml_says", lambda *_: None)
+    monkeypatch.setattr(python_faults, "gains", lambda *_: (2.0, 2.0, 2.0))
+    options = types.SimpleNamespace(diagnose_seconds=given, seconds=1, rounds=1)
+    fault = planted_faults.FAULTS[0]
+    loop = next(loop for loop in planted_faults.LOOPS if loop.name == fault.loop)
+    for each in (None, fault):
+        python_faults.row_of(loop, each, None, None, options)
+    assert asked == expected
 
 
 def test_the_table():

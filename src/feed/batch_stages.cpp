@@ -10,6 +10,7 @@
 #include <array>
 #include <cstring>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "base/printable.h"
@@ -47,7 +48,10 @@ at::Tensor rolled(const at::Tensor& tensor, int64_t offset) {
 at::Tensor host_bytes(int64_t bytes) {
   try {
     return at::empty({bytes}, at::TensorOptions(at::kByte).pinned_memory(true));
-  } catch (const c10::Error&) {
+  } catch (const c10::Error& error) {
+    // Any call reports that a kernel failed earlier.
+    const std::string_view text = error.what_without_backtrace();
+    if (text.find("out of memory") == std::string_view::npos) throw;
     warn_of_plain_memory();
     return at::empty({bytes}, at::TensorOptions(at::kByte));
   }

@@ -5,9 +5,10 @@
 #include <array>
 #include <cstdlib>
 #include <optional>
-#include <sstream>
 #include <string_view>
 #include <utility>
+
+#include "base/text.h"
 
 namespace saturate {
 namespace {
@@ -39,11 +40,8 @@ constexpr std::array<Reason, 6> kReasons = {{{0x4, "power cap"},
 
 // Entry `index` of a list "0,2" or "GPU-uuid,...".
 std::string entry_of(const std::string& list, int index) {
-  std::istringstream entries(list);
-  std::string entry;
-  for (int i = 0; i <= index; ++i)
-    if (!std::getline(entries, entry, ',')) return "";
-  return entry;
+  const std::vector<std::string> entries = split_text(list, ',');
+  return size_t(index) < entries.size() ? entries[size_t(index)] : "";
 }
 
 // Calls a function of the library, whose parameters have the arguments' types. False too if it has
@@ -136,12 +134,10 @@ constexpr std::array<Peak, 9> kPeaks = {{{"H200 NVL", 835.5, 417.5, 60},
 
 // "A10" is in "A100-SXM4-80GB", but not as a word.
 bool has_word(std::string_view text, std::string_view word) {
-  const auto is_alnum = [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  };
   for (size_t at = 0; (at = text.find(word, at)) != std::string_view::npos; ++at) {
     const size_t end = at + word.size();
-    if ((at == 0 || !is_alnum(text[at - 1])) && (end == text.size() || !is_alnum(text[end])))
+    if ((at == 0 || !is_letter_or_digit(text[at - 1])) &&
+        (end == text.size() || !is_letter_or_digit(text[end])))
       return true;
   }
   return false;
@@ -170,6 +166,12 @@ struct Nvml::Library {
            ask(handle, "nvmlDeviceGetHandleByIndex_v2", unsigned(index), &device);
   }
 
+  // The device is a whole GPU, of whose instances (MIG) this process has one.
+  bool has_instances() const {
+    unsigned now = 0, pending = 0;
+    return ask(handle, "nvmlDeviceGetMigMode", device, &now, &pending) && now != 0;
+  }
+
   // CUDA's order may be another than NVML's, and it takes abbreviated UUIDs.
   bool choose_by_address(int gpu) {
     using GetAddress = int (*)(char* address, int length, int device);
@@ -192,7 +194,8 @@ Nvml::~Nvml() = default;
 
 std::unique_ptr<Nvml> Nvml::open(int gpu, const std::string& visible, const std::string& library) {
   auto loaded = std::make_unique<Library>(library);
-  if (!loaded->is_initialised || !loaded->choose(gpu, visible)) return nullptr;
+  if (!loaded->is_initialised || !loaded->choose(gpu, visible) || loaded->has_instances())
+    return nullptr;
   loaded->activity.emplace(loaded->handle, loaded->device);
   return std::unique_ptr<Nvml>(new Nvml(std::move(loaded)));
 }

@@ -154,11 +154,12 @@ Group::Group(const World& world, const DistributedOptions& options, const at::De
   note_group(world, state_->store);
 }
 
-// NCCL has to be shut down explicitly: gracefully, which waits for the other ranks, or by aborting.
+// NCCL has to be shut down explicitly: gracefully, which waits for the other ranks, or by aborting,
+// which guard() has done.
 Group::~Group() {
-  if (!device_.is_cuda() || !state_->group) return;
+  if (!device_.is_cuda() || state_->failed) return;
   try {
-    state_->failed ? state_->group->abort() : state_->group->shutdown();
+    state_->group->shutdown();
   } catch (const std::exception&) {
     // Another process has ended; its failure is already reported.
   }
@@ -204,6 +205,14 @@ void Group::guard(const char* doing, const std::function<void()>& body) {
   state_->failed = true;
   report_lost_peer();
   const std::string first = ask(state_->store, first_failure);
+  // NCCL's kernels wait for the lost rank on the step's stream, for which unwinding would wait.
+  if (device_.is_cuda() && state_->group) {
+    try {
+      state_->group->abort();
+    } catch (const std::exception&) {
+      // The lost rank is reported instead.
+    }
+  }
   if (!first.empty())
     fail(ErrorKind::kRun, fmt::format("another process failed; {}", first), name(),
          "Read that process's error");

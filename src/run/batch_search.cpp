@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "saturate/memory.h"
 #include "step/graphed_step.h"
 #include "step/precision.h"
+#include "trace/cuda_calls.h"
 
 namespace saturate {
 namespace {
@@ -218,21 +220,24 @@ int64_t buffer_bytes(const LoaderOptions& options, int64_t area) {
 }
 
 // Host memory of the batches that both loaders hold, if their size depends on the number of images
-// that are computed at once.
+// that are computed at once. `pinned`: in blocks of torch's, whose sizes are powers of two.
 int64_t loader_bytes(const Recipe& recipe, const TensorSamples& tensors, int64_t images,
-                     int64_t most) {
+                     int64_t most, bool pinned) {
   const TrainOptions& train = recipe.train;
   const bool has_images = tensors.fields.empty();
   const int64_t area = recipe.augment.size.area();
   const int64_t held = recipe.data.prefetch + 1;  // with the one that is computed
+  const auto batch = [&](int64_t sample) {
+    const int64_t bytes = images * sample;
+    return pinned ? int64_t(std::bit_ceil(uint64_t(bytes))) : bytes;
+  };
   int64_t bytes = 0;
   if (train.effective_batch == 0)
-    bytes += std::min(held, (most + images - 1) / images) * images *
-             (has_images ? buffer_bytes(train_loader_options(recipe), area) : tensors.loaded);
+    bytes += std::min(held, (most + images - 1) / images) *
+             batch(has_images ? buffer_bytes(train_loader_options(recipe), area) : tensors.loaded);
   if (!recipe.data.eval_source.empty() && train.eval_batch == 0)
-    bytes += held * images *
-             (has_images ? buffer_bytes(eval_loader_options(recipe), area)
-                         : int64_t(bytes_of(tensors.fields)));
+    bytes += held * batch(has_images ? buffer_bytes(eval_loader_options(recipe), area)
+                                     : int64_t(bytes_of(tensors.fields)));
   return bytes;
 }
 
@@ -303,6 +308,10 @@ bool is_size_error(const c10::Error& error, bool smaller_fits) {
       "CUDNN_STATUS_NOT_SUPPORTED",  // tensors above 2^31 elements
       "No valid engine configs",
       "invalid configuration argument",  // a grid above the device's limits
+      // No memory was left for a library's handle; or the library does not work at all.
+      "CUBLAS_STATUS_NOT_INITIALIZED",
+      "CUDNN_STATUS_NOT_INITIALIZED",
+      "CUDNN_STATUS_INTERNAL_ERROR",
   };
   if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
   const std::string_view text = error.what_without_backtrace();
@@ -340,18 +349,19 @@ int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& devic
                          const TensorSamples& tensors) {
   const RandomStateScope random(device);
   TensorMemory& memory = tensor_memory(device);
-  const int64_t all = memory.budget() > 0 ? memory.budget() : memory.capacity();
+  const auto limit = [&] { return memory.budget() > 0 ? memory.budget() : memory.capacity(); };
   std::optional<int64_t> found;
   bool single_refused = false;
   const auto search = [&] {
     Rehearsal rehearsal(env, recipe, tensors, device);
-    const bool limited = device.is_cpu() || memory.budget() > 0;  // a GPU has its own limit
+    // A build without CUDA cannot limit a GPU's memory, whose end is then the limit.
+    const bool limited = device.is_cpu() || memory.budget() > 0 || has_cuda_capture();
     // train.memory_gb limits tensors alone.
     const bool shared = device.is_cpu() && memory.budget() == 0;
     found = largest_that_fits(most, [&](int64_t images) {
-      const int64_t held = loader_bytes(recipe, tensors, images, most);
+      const int64_t held = loader_bytes(recipe, tensors, images, most, device.is_cuda());
       if (images > 1 && held > tensor_memory(at::kCPU).capacity()) return false;
-      const int64_t left = all - rehearsal.saving_bytes() - (shared ? held : 0);
+      const int64_t left = limit() - rehearsal.saving_bytes() - (shared ? held : 0);
       if (limited && left <= 0) return false;
       const MemoryBudget budget(memory, limited ? left : 0);
       try {
@@ -366,7 +376,7 @@ int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& devic
   const bool model_fits = fits_in_memory(device, search);
   memory.release_cache();
   if (single_refused) fail_single_sample(recipe, tensors.fields.empty(), most);
-  if (!model_fits || !found) fail_too_small(recipe, tensors.fields.empty(), all);
+  if (!model_fits || !found) fail_too_small(recipe, tensors.fields.empty(), limit());
   return *found;
 }
 

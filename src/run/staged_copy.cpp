@@ -5,9 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/Exception.h>
 
-#include <new>
 #include <utility>
 
 #include "feed/device_stream.h"
@@ -53,25 +51,11 @@ bool is_like(const at::Tensor& target, const at::Tensor& source) {
   return target.defined() && target.sizes() == source.sizes() && target.dtype() == source.dtype();
 }
 
-std::shared_ptr<std::byte> plain_memory(size_t bytes) {
-  constexpr std::align_val_t alignment{kAlignment};
-  return {static_cast<std::byte*>(::operator new(bytes, alignment)),
-          [](std::byte* memory) { ::operator delete(memory, alignment); }};
-}
-
 }  // namespace
 
 StagedCopy::StagedCopy(const at::Device& device, std::unique_ptr<Stream> stream,
                        BufferAllocator allocate)
     : device_(device), stream_(std::move(stream)), allocate_(std::move(allocate)) {}
-
-std::shared_ptr<std::byte> StagedCopy::allocate(size_t bytes) const {
-  try {
-    return allocate_(bytes);
-  } catch (const c10::Error&) {
-    return plain_memory(bytes);
-  }
-}
 
 at::Tensor StagedCopy::take(const at::Tensor& like) {
   const size_t bytes = (like.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
@@ -81,11 +65,11 @@ at::Tensor StagedCopy::take(const at::Tensor& like) {
         at::TensorOptions(like.scalar_type()));
   };
   if (bytes > kSlab) {
-    auto own = allocate(bytes);
+    auto own = allocate_(bytes);
     return view(own.get(), own);
   }
   if (!slab_ || used_ + bytes > kSlab) {
-    slab_ = allocate(kSlab);
+    slab_ = allocate_(kSlab);
     used_ = 0;
   }
   return view(slab_.get() + std::exchange(used_, used_ + bytes), slab_);

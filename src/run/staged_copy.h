@@ -23,8 +23,8 @@ class StagedCopy {
   // tensors' bytes and one slab.
   static constexpr size_t kSlab = size_t{32} << 20;
 
-  // `device`: the tensors'. `stream`: the one that writes to them. `allocate`: pinned memory; if it
-  // throws c10::Error, plain memory is used, into which copies are slower and block.
+  // `device`: the tensors'. `stream`: the one that writes to them. `allocate`: pinned memory, or
+  // plain memory, into which copies are slower and block.
   StagedCopy(const at::Device& device, std::unique_ptr<Stream> stream, BufferAllocator allocate);
 
   bool takes(const at::Tensor& tensor) const { return tensor.device() == device_; }
@@ -40,7 +40,6 @@ class StagedCopy {
   }
 
  private:
-  std::shared_ptr<std::byte> allocate(size_t bytes) const;
   at::Tensor take(const at::Tensor& like);
 
   const at::Device device_;

@@ -91,6 +91,7 @@ class CudaStepGraph : public StepGraph {
   void warm_up(const std::function<void()>& body) override { beside(body); }
 
   void capture(const std::function<void()>& body) override {
+    const c10::cuda::CUDAGuard on_device(device_);
     c10::cuda::device_synchronize();  // pending work would be captured as a dependency
     // The graph has its own memory pool: free the warm-up's memory first.
     c10::cuda::CUDACachingAllocator::emptyCache();

@@ -191,9 +191,9 @@ std::string gpu_architecture(const at::Device& device) {
   using GetAttribute = int (*)(int* value, int attribute, int device);
   constexpr int kMajor = 75, kMinor = 76;  // cudaDevAttrComputeCapability*
   const auto get = reinterpret_cast<GetAttribute>(dlsym(RTLD_DEFAULT, "cudaDeviceGetAttribute"));
+  const int index = std::max<int>(device.index(), 0);  // at::kCUDA alone has none
   int major = 0, minor = 0;
-  if (!get || get(&major, kMajor, device.index()) != 0 || get(&minor, kMinor, device.index()) != 0)
-    return {};
+  if (!get || get(&major, kMajor, index) != 0 || get(&minor, kMinor, index) != 0) return {};
   return fmt::format("sm_{}{}", major, minor);
 }
 

@@ -133,7 +133,7 @@ std::vector<OptionRow> precision_rows() {
           "scaling; -o2 also stores the model's matrices and filters in that type, with fp32 "
           "master weights in the optimizer; fp16-o3 has no master weights and stores the "
           "optimizer's state in fp16 too, for comparison: small updates are lost; auto is bf16 if "
-          "the hardware has it, else fp32; default is bf16 on a GPU, fp32 on a CPU."),
+          "the hardware has it, else fp32; default is auto on a GPU, fp32 on a CPU."),
       part_list(
           "precision.loss_scale",
           {part("initial", SATURATE_MEMBER(precision.initial_scale), {1, 16777216}),

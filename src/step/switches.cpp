@@ -5,6 +5,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <atomic>
@@ -22,7 +23,8 @@ std::atomic<bool> create_on_device = true;
 
 // Values from before the first scope.
 struct FormerSwitches {
-  bool tf32_cublas, tf32_cudnn, cudnn_benchmark, detect_anomaly, create_on_device;
+  Tf32Before tf32;
+  bool cudnn_benchmark, detect_anomaly, create_on_device;
   std::optional<bool> keep_host_memory;  // empty until a scope sets it
   std::optional<int> threads;            // likewise
 };
@@ -32,18 +34,27 @@ int scopes GUARDED_BY(scopes_mutex) = 0;
 const SwitchesScope* last_setter GUARDED_BY(scopes_mutex) = nullptr;
 FormerSwitches former GUARDED_BY(scopes_mutex);
 
+Tf32Before tf32_now() {
+  const at::Context& context = at::globalContext();
+  try {
+    return Tf32Switches{context.allowTF32CuBLAS(), context.allowTF32CuDNN()};
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
+void set_tf32(const Tf32Switches& tf32) {
+  at::globalContext().setAllowTF32CuBLAS(tf32.cublas);
+  at::globalContext().setAllowTF32CuDNN(tf32.cudnn);
+}
+
 }  // namespace
 
 SwitchesScope::SwitchesScope() {
   const MutexLock lock(scopes_mutex);
   if (scopes++ > 0) return;
   const at::Context& context = at::globalContext();
-  former = {context.allowTF32CuBLAS(),
-            context.allowTF32CuDNN(),
-            context.benchmarkCuDNN(),
-            AnomalyMode::is_enabled(),
-            create_on_device,
-            {},
+  former = {tf32_now(), context.benchmarkCuDNN(), AnomalyMode::is_enabled(), create_on_device, {},
             {}};
 }
 
@@ -52,8 +63,7 @@ SwitchesScope::~SwitchesScope() {
   if (last_setter == this) last_setter = nullptr;
   if (--scopes > 0) return;
   at::Context& context = at::globalContext();
-  context.setAllowTF32CuBLAS(former.tf32_cublas);
-  context.setAllowTF32CuDNN(former.tf32_cudnn);
+  if (former.tf32) set_tf32(*former.tf32);
   context.setBenchmarkCuDNN(former.cudnn_benchmark);
   AnomalyMode::set_enabled(former.detect_anomaly);
   create_on_device = former.create_on_device;
@@ -70,10 +80,7 @@ void SwitchesScope::set(const Switches& switches) const {
     set_compute_threads(*switches.threads);
   }
   at::Context& context = at::globalContext();
-  if (switches.tf32) {
-    context.setAllowTF32CuBLAS(*switches.tf32);
-    context.setAllowTF32CuDNN(*switches.tf32);
-  }
+  if (switches.tf32 && former.tf32) set_tf32({*switches.tf32, *switches.tf32});
   if (switches.cudnn_benchmark) context.setBenchmarkCuDNN(*switches.cudnn_benchmark);
   if (switches.detect_anomaly) AnomalyMode::set_enabled(*switches.detect_anomaly);
   if (switches.create_on_device) create_on_device = *switches.create_on_device;
@@ -87,17 +94,14 @@ bool SwitchesScope::is_last() const {
   return last_setter == this;
 }
 
-Tf32Scope::Tf32Scope(bool tf32)
-    : cublas_(at::globalContext().allowTF32CuBLAS()), cudnn_(at::globalContext().allowTF32CuDNN()) {
+Tf32Scope::Tf32Scope(bool tf32) : before_(tf32_now()) {
   const MutexLock lock(scopes_mutex);
-  at::globalContext().setAllowTF32CuBLAS(tf32);
-  at::globalContext().setAllowTF32CuDNN(tf32);
+  if (before_) set_tf32({tf32, tf32});
 }
 
 Tf32Scope::~Tf32Scope() {
   const MutexLock lock(scopes_mutex);
-  at::globalContext().setAllowTF32CuBLAS(cublas_);
-  at::globalContext().setAllowTF32CuDNN(cudnn_);
+  if (before_) set_tf32(*before_);
 }
 
 at::Tensor zeros_there(at::IntArrayRef sizes, const at::TensorOptions& options) {

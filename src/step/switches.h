@@ -34,6 +34,13 @@ class SwitchesScope {
   bool is_last() const;
 };
 
+// Empty if a program has set torch's newer fp32_precision, with which its own switches disagree:
+// TF32 is then the program's alone, and no scope changes it.
+struct Tf32Switches {
+  bool cublas, cudnn;
+};
+using Tf32Before = std::optional<Tf32Switches>;
+
 // Sets TF32 while it lives; its end restores what was set before, as by the step of a training.
 class Tf32Scope {
  public:
@@ -43,7 +50,7 @@ class Tf32Scope {
   Tf32Scope& operator=(const Tf32Scope&) = delete;
 
  private:
-  const bool cublas_, cudnn_;  // before
+  const Tf32Before before_;
 };
 
 at::Tensor zeros_there(at::IntArrayRef sizes, const at::TensorOptions& options);

@@ -28,10 +28,9 @@
 namespace saturate {
 
 PrecisionMode resolve_precision(PrecisionMode mode, const at::Device& device) {
-  if (mode == PrecisionMode::kDefault)
-    return device.is_cuda() ? PrecisionMode::kBf16 : PrecisionMode::kFp32;
-  if (mode != PrecisionMode::kAuto) return mode;
-  const bool native = device.is_cuda() ? gpu_has_bf16(gpu_architecture(device)) : cpu_has_bf16();
+  if (mode != PrecisionMode::kAuto && mode != PrecisionMode::kDefault) return mode;
+  const bool native = device.is_cuda() ? gpu_has_bf16(gpu_architecture(device))
+                                       : mode == PrecisionMode::kAuto && cpu_has_bf16();
   return native ? PrecisionMode::kBf16 : PrecisionMode::kFp32;
 }
 

@@ -1,6 +1,7 @@
 #include "saturate/memory.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/CachingHostAllocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -157,16 +158,28 @@ class CudaMemory : public TensorMemory {
     allocator_.resetPeakStats(device_);
     return peak;
   }
-  int64_t capacity() const override { return int64_t(allocator_.getMemoryInfo(device_).second); }
+  // All that is torch's or free, but for some that others than torch take while it runs: modules of
+  // kernels, which are loaded at their first use, handles of libraries, graphs.
+  int64_t capacity() const override {
+    const auto info = allocator_.getMemoryInfo(device_);  // free, total
+    const int64_t held = allocator_.getDeviceStats(device_).reserved_bytes[0].current;
+    const int64_t margin = std::max(kLeastMargin, int64_t(info.second) / 50);
+    return std::max(int64_t{0}, held + int64_t(info.first) - margin);
+  }
   int64_t budget() const override { return budget_; }
   void set_budget(int64_t bytes) override {
-    const int64_t all = capacity();
-    limit_cuda_memory(device_, bytes == 0 ? 1 : std::min(1.0, double(bytes) / double(all)));
+    const auto all = double(allocator_.getMemoryInfo(device_).second);
+    limit_cuda_memory(device_, bytes == 0 ? 1 : std::min(1.0, double(bytes) / all));
     budget_ = bytes;
   }
-  void release_cache() override { allocator_.emptyCache(); }
+  void release_cache() override {
+    allocator_.emptyCache();
+    at::getHostAllocator(c10::kCUDA)->empty_cache();  // pinned memory
+  }
 
  private:
+  static constexpr int64_t kLeastMargin = int64_t{1} << 30;
+
   c10::CachingAllocator::Stat stat() const {
     return allocator_.getDeviceStats(device_).allocated_bytes[0];  // of all pools
   }

@@ -1,9 +1,20 @@
 // Budgets of a step's host work on a GPU: no wait for the device, no copy of pageable memory, no
-// memory from the driver, and a captured step is one launch.
+// memory from the driver, and a captured step is one launch. Budgets of memory.
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <cuda_runtime_api.h>
+
+#include <bit>
+
+#include "feed/batch_stages.h"
+#include "run/batch_search.h"
+#include "saturate/memory.h"
 #include "tests/fake_cuda/host_testing.h"
 
 namespace saturate::testing {
 namespace {
+
+const at::Device kGpu(at::kCUDA, 0);
 
 struct Case {
   const char* name;
@@ -86,6 +97,59 @@ TEST_F(MemoryBudget, EqualsTheEagerStepsMemory) {
                         {"graph, copied beside", {"train.graph=auto", "pipeline.copy=true"}}};
   for (const Case& of : cases)
     EXPECT_LE(told(of.name, peak_of(of.settings, dir / of.name)), 1.05 * plain) << of.name;
+}
+
+Recipe automatic_recipe(const std::vector<std::string>& settings) {
+  std::vector<std::string> all = {"train.batch=auto", "model.classes=10", "precision.mode=fp32"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  return host_recipe(all);
+}
+
+TEST_F(MemoryBudget, OfABatchSearchLeavesAGibibyteToOthersThanTorch) {
+  const int64_t before = live_bytes();
+  fake_cuda::control()->begin_peak();
+  const Recipe recipe = automatic_recipe(
+      {"model.name=vit_tiny", "model.width=0.34", "augment.size=64", "data.prefetch=1"});
+  EXPECT_LT(find_micro_batch(Env::posix(), recipe, kGpu, 1 << 20), 1 << 20);
+  const int64_t taken = of(counts_now(), Count::kPeakBytes) - before;
+  EXPECT_LE(taken, int64_t{7} << 30);
+  EXPECT_GT(taken, int64_t{6} << 30);
+}
+
+// torch takes the next power of two.
+TEST_F(MemoryBudget, OfTheLoadersCountsPinnedMemoryAsItIsTaken) {
+  const Recipe recipe =
+      automatic_recipe({"model.name=mlp", "model.width=0.01", "data.prefetch=1024"});
+  const int64_t most = find_micro_batch(Env::posix(), recipe, kGpu, int64_t{1} << 30);
+  const auto taken = [](int64_t images) {
+    return 1025 * int64_t(std::bit_ceil(uint64_t(images) * 16 * 16 * 3 * sizeof(float)));
+  };
+  const int64_t capacity = tensor_memory(at::kCPU).capacity();
+  EXPECT_LE(taken(most), capacity);
+  EXPECT_GT(taken(most + 1), capacity) << "nothing else is the limit";
+}
+
+int64_t pinned_allocations(int64_t bytes) {
+  const Counts before = counts_now();
+  at::empty({bytes}, at::TensorOptions(at::kByte).pinned_memory(true));
+  return of(counts_now() - before, Count::kPinnedAllocations);
+}
+
+TEST_F(MemoryBudget, ReleasedMemoryIncludesPinnedMemory) {
+  constexpr int64_t kBytes = int64_t{3} << 20;
+  pinned_allocations(kBytes);
+  EXPECT_EQ(pinned_allocations(kBytes), 0) << "the same block again";
+  tensor_memory(kGpu).release_cache();
+  EXPECT_EQ(pinned_allocations(kBytes), 1);
+}
+
+TEST_F(MemoryBudget, PlainMemoryReplacesPinnedMemoryOnlyIfThatHasRunOut) {
+  constexpr int64_t kBytes = int64_t{96} << 20;
+  tensor_memory(kGpu).release_cache();
+  fake_cuda::control()->fail("cudaHostAlloc", 1, cudaErrorMemoryAllocation);
+  EXPECT_FALSE(host_bytes(kBytes).is_pinned());
+  fake_cuda::control()->fail("cudaHostAlloc", 1, cudaErrorLaunchFailure);
+  EXPECT_THROW(host_bytes(kBytes), c10::Error);
 }
 
 class GraphBudget : public OnFakeCuda {

@@ -64,7 +64,7 @@ void describe(cudaDeviceProp& made) {
 int attribute(cudaDeviceAttr asked) {
   switch (asked) {
     case cudaDevAttrComputeCapabilityMajor:
-      return kMajor;
+      return int(setting("SATURATE_FAKE_CUDA_MAJOR", kMajor));
     case cudaDevAttrComputeCapabilityMinor:
       return 0;
     case cudaDevAttrMultiProcessorCount:

@@ -5,8 +5,9 @@
 // budget, the rules of capture, waits of the host, kinds of copies, launches.
 //
 // Set by the environment: SATURATE_FAKE_CUDA_MEMORY (bytes of each device, 8 GiB),
-// SATURATE_FAKE_CUDA_DEVICES (1), SATURATE_FAKE_CUDA_FAIL (CALL:NTH[:CODE],...: see fail below),
-// SATURATE_FAKE_CUDA_REPORT (a file: all counts as JSON when the process ends).
+// SATURATE_FAKE_CUDA_DEVICES (1), SATURATE_FAKE_CUDA_MAJOR (of their compute capability, 9),
+// SATURATE_FAKE_CUDA_FAIL (CALL:NTH[:CODE],...: see fail below), SATURATE_FAKE_CUDA_REPORT (a file:
+// all counts as JSON when the process ends).
 #pragma once
 
 #include <dlfcn.h>

@@ -81,6 +81,34 @@ TEST_F(CudaGraph, ACopyOfPageableMemoryInACaptureIsCounted) {
   }
 }
 
+// Notes for which devices the host waits as a whole.
+class Drained : public fake_cuda::Observer {
+ public:
+  Drained() { fake_cuda::control()->observe(this); }
+  ~Drained() override { fake_cuda::control()->observe(nullptr); }
+  void records(const void*, const void*) override {}
+  void waits(const void*, const void*) override {}
+  void host_reaches(const void*) override {}
+  void host_drains(const void* stream) override {
+    int device = -1;
+    if (!stream && cudaGetDevice(&device) == cudaSuccess) devices.push_back(device);
+  }
+  void touches(const void*, const void*, bool) override {}
+  void reads_pinned(const void*, const void*, size_t) override {}
+  void copies_pageable(const void*) override {}
+
+  std::vector<int> devices;
+};
+
+TEST_F(CudaGraph, WaitsForItsOwnDeviceBeforeItIsCaptured) {
+  const c10::Device second(c10::kCUDA, 1);
+  const auto graph = make_cuda_graph(second);
+  Drained drained;
+  graph->capture([&] { at::empty({10}, at::device(second)); });
+  ASSERT_FALSE(drained.devices.empty());
+  EXPECT_EQ(drained.devices[0], 1);
+}
+
 TEST_F(CudaGraph, HasOneCopyOfItsMemory) {
   constexpr int64_t kBytes = int64_t{256} << 20;
   const auto body = [] { at::empty({kBytes}, at::device(kGpu).dtype(at::kByte)); };

@@ -5,6 +5,7 @@
 
 #include "reduce/backends.h"
 #include "run/checkpoint.h"
+#include "saturate/train_step.h"
 #include "tests/app_testing.h"
 #include "tests/fake_cuda/host_testing.h"
 #include "tests/reduce_testing.h"
@@ -37,6 +38,15 @@ TEST_F(GpuProcess, ARunMakesTheFirstCudaCall) {
 
 TEST_F(GpuProcess, AMemoryLimitMakesTheFirstCudaCall) {
   expect_good(run_saturate(train("run", "--set train.memory_gb=1")));
+}
+
+// Such as Turing's, of compute capability 7.5.
+TEST_F(GpuProcess, AGpuWithoutBf16TrainsInFp32) {
+  EXPECT_EQ(resolve_precision(PrecisionMode::kDefault, at::kCUDA), PrecisionMode::kBf16);
+  setenv("SATURATE_FAKE_CUDA_MAJOR", "7", 1);
+  EXPECT_EQ(resolve_precision(PrecisionMode::kDefault, at::kCUDA), PrecisionMode::kFp32);
+  EXPECT_EQ(resolve_precision(PrecisionMode::kAuto, at::kCUDA), PrecisionMode::kFp32);
+  unsetenv("SATURATE_FAKE_CUDA_MAJOR");
 }
 
 TEST_F(GpuProcess, TwoProcessesShareAGpuWithGloo) {

@@ -8,25 +8,27 @@ import subprocess
 import time
 
 LEAST_SECONDS = 5  # with less time left, no program is started
-MOST_SHARE = 1 / 3  # of a part's time for one program, so that a hanging one leaves time for the others
+MINUTES = 8  # of a part, unless they are given
+SLACK = 2  # times the seconds that a job is expected to take: then it is cut off, and leaves time for the others
 
 
 class Check:
-    """`programs`: their paths by name. `deadline`: in minutes after `since`. `under`: a command under which each of
-    the programs runs."""
+    """`programs`: their paths by name. `minutes`: of a part; the jobs' limits are in proportion. `deadline`: in minutes
+    after `since`. `under`: a command under which each of the programs runs."""
 
     def __init__(self, results, programs, minutes, deadline=None, under=(), since=None):
         self.results, self.programs, self.under = results, programs, list(under)
-        self.part_seconds = 60 * minutes
+        self.part_seconds, self.slack = 60 * minutes, SLACK * minutes / MINUTES
         self.end = (time.monotonic() if since is None else since) + 60 * (deadline or float("inf"))
         self.used = collections.Counter()
-        self.part, self.name, self.whole, self.began = None, None, True, 0.0
+        self.part, self.name, self.whole, self.began, self.limit = None, None, True, 0.0, 0.0
         self.running = set()
 
     @contextlib.contextmanager
-    def job(self, part, name):
-        """Runs a job in the part's time. The job is done if nothing of it failed or was cut off."""
+    def job(self, part, name, seconds):
+        """Runs a job, which should take `seconds`, in the part's time. It is done if nothing failed or was cut off."""
         self.part, self.name, self.whole, self.began = part, name, True, time.monotonic()
+        self.limit = self.slack * seconds
         self.results.begin(name)
         try:
             yield
@@ -40,7 +42,7 @@ class Check:
     def left(self):
         """Seconds."""
         now = time.monotonic()
-        return min(self.end - now, self.part_seconds - self.used[self.part] - (now - self.began))
+        return min(self.end - now, min(self.limit, self.part_seconds - self.used[self.part]) - (now - self.began))
 
     def failed(self, name, text):
         self.whole = False
@@ -89,7 +91,7 @@ class Check:
         print(f"gpu-check: {name}", flush=True)
         with self.start(command, stderr=subprocess.PIPE) as process:
             try:
-                stdout, stderr = process.communicate(timeout=min(left, MOST_SHARE * self.part_seconds))
+                stdout, stderr = process.communicate(timeout=left)
             except subprocess.TimeoutExpired:
                 self.cut_off(name, "stopped at the time limit")
                 return None

@@ -5,7 +5,7 @@
   tools/gpu-check --stage [build-gpu-stage] [--build build-gpu-machine] [--built] [--cifar FOLDER]
   tools/gpu-check --merge FILE... [--out results]
 
-Parts, in order:
+Parts:
   tests    the tests that need a GPU, in several processes
   bench    a custom augmentation; copies to the GPU, pinned and pageable; the augmentation kernels of images and volumes
            beside a plain copy of as many bytes
@@ -16,17 +16,19 @@ Parts, in order:
            free gains), each directly after its counterpart, which this part measures too
   python   the tests of the Python package, and faults of a loop that its diagnose has to find
   cifar    CIFAR-10 in two epochs, and with the recipe for speed
-A part that reaches its limit (--minutes) lists what it did not run.
+All jobs run in the order of their worth, those that take minutes last: in a call with --deadline 12 those worth most.
+A job is cut off after twice the time that it should take; --minutes changes these limits in proportion, and limits each
+part. The results list what was cut off or not run.
 
 Both files are rewritten after every row. Rows already in --out, of the same GPU and commit, stay until they are
 measured again; --resume skips what is done. --merge joins the files of several calls.
 
---stage collects what a machine with a GPU needs in one folder of less than 96 MiB: programs built with nvcc on this
-machine, which need not have a GPU; the libraries that a bare Ubuntu 24.04 lacks; recipes, peers, and CIFAR-10 as xz.
-The command and the Python package are those of wheels, as users install them, which it builds (make wheels); with
---built, the command is the built one.
-There, `build-gpu-stage/tools/gpu-check --only tests,bench` needs a python3 with the torch that the stage is built with
-(2.11), but neither git, nor a network, nor a compiler.
+--stage collects what a machine with a GPU needs in one folder, and in FOLDER.tar.xz of less than 56 MiB: programs built
+with nvcc on this machine, which need not have a GPU; the libraries that a bare Ubuntu 24.04 lacks; recipes, peers, and
+CIFAR-10 as xz. The command and the Python package are those of wheels, as users install them, which it builds (make
+wheels); with --built, the command is the built one.
+There, `build-gpu-stage/tools/gpu-check` needs a python3 with the torch that the stage is built with (2.11), but neither
+git, nor a network, nor a compiler.
 
 Without a GPU, it compiles what it can (the kernels if there is nvcc), runs the kernels' CPU versions, and writes
 nothing.
@@ -49,7 +51,7 @@ import subprocess
 import sys
 import time
 
-from gpu_check.check import Check
+from gpu_check.check import MINUTES, Check
 from gpu_check.jobs import PARTS, Jobs, chosen
 from gpu_check.results import Mismatch, Results
 from gpu_check.stage import stage
@@ -216,7 +218,7 @@ def parse():
     parser.add_argument("--jobs", default="", metavar="REGEX",
                         help="only jobs whose name matches, such as 'gpt2|fp16'")
     parser.add_argument("--resume", action="store_true", help="skip what --out has")
-    parser.add_argument("--minutes", type=float, default=8, help="limit of each part (8)")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"limit of each part ({MINUTES})")
     parser.add_argument("--deadline", type=float, metavar="MINUTES", help="limit of the whole call")
     parser.add_argument("--build", type=pathlib.Path, help="folder of programs that are built already")
     parser.add_argument("--python", help="one with the torch of the build, and torchvision for peers (default: this Python)")
@@ -304,7 +306,7 @@ def run(arguments, build, gpu):
     for part, job in chosen(jobs.all(), arguments.only):
         is_done = arguments.resume and job.name in results.content["done"]
         if arguments.jobs.search(job.name) and not is_done:
-            with check.job(part, job.name):
+            with check.job(part, job.name, job.seconds):
                 job.run()
     minutes = ", ".join(f"{part} {seconds / 60:.1f}" for part, seconds in check.used.items())
     print(f"gpu-check: wrote {results.path} and .md, in minutes: {minutes}; tools/performance_page.py adds them "

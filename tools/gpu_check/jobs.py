@@ -1,4 +1,4 @@
-"""The jobs of a check in their order, each peer directly after its counterpart."""
+"""The jobs of a check in their order, each peer, but torch.compile, directly after its counterpart."""
 
 import array
 import contextlib
@@ -29,8 +29,8 @@ GPT_TOKENS = 1 << 19
 JPEGS = 256  # drawn, of about the pixels of a photograph of ImageNet
 PRECISIONS = ["bf16", "fp16", "tf32", "fp32"]  # a GPU's default first
 GRAPH_PRECISIONS = ["bf16", "fp16"]
-# Settings whose speedup only a GPU can show.
-SWEEPS = [
+# Settings whose speedup only a GPU can show: of the input, and of the step.
+FEEDING = [
     ("where augmentation runs", ["augment.device=cpu,cuda"],
      ["augment.rotate=45", "augment.blur=1", "data.source=synth:size=128,count=2048", "augment.size=128"]),
     ("where augmentation of volumes runs", ["augment.device=cpu,cuda"],
@@ -40,16 +40,19 @@ SWEEPS = [
     ("images in GPU memory", ["data.cache=ram:decoded,device:decoded"], []),
     ("photographs in GPU memory, random-resized crops", ["data.cache=ram:decoded,device:decoded"],
      ["augment.crop=random_resized"]),
+    ("copies on a separate stream", ["pipeline.copy=false,true"], ["train.graph=auto"]),
+    ("augmentation on a separate stream", ["pipeline.augment=false,true"],
+     ["augment.device=cuda", "augment.rotate=45", "augment.blur=1"]),
+]
+STEPPING = [
     ("images in half precision", ["augment.output=fp32,fp16"], ["precision.mode=fp16", "augment.device=cuda"]),
     ("half-precision weights", ["precision.mode=fp16,fp16-o2,fp16-o3,bf16,bf16-o2"], []),
     ("batch", ["train.batch=32,128,512"], []),
     ("the step as one CUDA graph", ["train.graph=off,auto"],
      ["data.cache=device", "model.width=0.25", "train.batch=64"]),
-    ("copies on a separate stream", ["pipeline.copy=false,true"], ["train.graph=auto"]),
-    ("augmentation on a separate stream", ["pipeline.augment=false,true"],
-     ["augment.device=cuda", "augment.rotate=45", "augment.blur=1"]),
 ]
-LADDERS = ["augment-offload", "frozen-encoder", "storage", "free-speed", "scale-out"]
+SWEEPS = FEEDING + STEPPING
+LADDERS = ["scale-out", "augment-offload", "frozen-encoder", "storage", "free-speed"]
 CIFAR = [("CIFAR-10, two epochs", "cifar10-quick"), ("CIFAR-10 for speed", "cifar10-speed")]
 
 
@@ -57,6 +60,7 @@ class Job(NamedTuple):
     part: str
     name: str
     run: Callable[[], None]
+    seconds: int  # that it should take on an H200, at most
     compared: bool = False  # whether a peer follows, so that the part "peers" measures it too
 
 
@@ -88,28 +92,35 @@ class Jobs:
         self.memory_mib, self.resume = memory_mib, resume
 
     def all(self):
-        yield Job("tests", "tests", self.tests)
-        yield self._job("bench", "a custom augmentation", self.example)
-        yield self._job("bench", "copies and the kernel", self.bench, compared=True)
-        yield self._job("peers", "Python augmentation", self.peer_augmentation)
-        yield self._job("bench", "decoding JPEGs", self.decode, compared=True)
-        yield self._job("peers", "Python decoding JPEGs", self.peer_decode)
-        for precision in PRECISIONS:
-            yield from self._steps(precision)
-        for title, over, settings in SWEEPS:
-            yield self._job("sweeps", title, self.sweep, over, settings)
-        yield self._job("sweeps", "where JPEGs are decoded", self.sweep_decode)
-        for ladder in LADDERS:
-            yield self._job("sweeps", ladder, self.rungs, ["ladder", self.root / f"ladders/{ladder}.toml"],
-                            compared=ladder == "free-speed")
-            if ladder == "free-speed":
-                yield self._job("peers", "Python free-speed", self.peer_ladder, ladder)
+        """In the order of their worth, since the time on a GPU may end after any: those up to the ladder storage fit in
+        twelve minutes. The last ones take minutes each."""
+        yield Job("tests", "tests", self.tests, 140)
         package = Package(self.check, self.root, self.python)
-        yield self._job("python", "Python package", package.tests)
-        for fault in FAULTS:
-            yield self._job("python", f"diagnose {fault}", package.diagnose, fault)
+        yield self._job("python", "Python package", package.tests, seconds=30)
+        yield self._job("bench", "a custom augmentation", self.example, seconds=10)
+        yield self._job("bench", "copies and the kernel", self.bench, seconds=10, compared=True)
+        yield self._job("peers", "Python augmentation", self.peer_augmentation, seconds=15)
+        yield self._job("bench", "decoding JPEGs", self.decode, seconds=10, compared=True)
+        yield self._job("peers", "Python decoding JPEGs", self.peer_decode, seconds=15)
+        yield from self._steps(PRECISIONS[0])
+        yield self._job("steps", "train gpt2 bf16", self.gpt_step, seconds=18, compared=True)
+        yield self._job("peers", "Python gpt2 bf16", self.peer_gpt, "eager", seconds=18)
+        yield self._job("graphs", "train gpt2, one graph, bf16", self.gpt_step, seconds=18, graph=True)
         for title, recipe in CIFAR:
-            yield self._job("cifar", title, self.train_cifar, recipe)
+            yield self._job("cifar", title, self.train_cifar, recipe, seconds=10)
+        yield self._job("sweeps", "where JPEGs are decoded", self.sweep_decode)
+        yield from self._sweeps(FEEDING)
+        yield from self._diagnoses(package, FAULTS[:3])
+        for ladder in LADDERS[:-1]:
+            yield self._ladder(ladder, 10 if ladder == "scale-out" else 20)
+        yield from self._diagnoses(package, FAULTS[3:])
+        yield from self._sweeps(STEPPING)
+        for precision in PRECISIONS[1:]:
+            yield from self._steps(precision)
+        yield self._ladder(LADDERS[-1], 120, compared=True)
+        yield self._job("peers", f"Python {LADDERS[-1]}", self.peer_ladder, LADDERS[-1], seconds=120)
+        yield self._job("peers", "Python compile gpt2 bf16", self.peer_gpt, "compile", seconds=120)
+        yield self._job("graphs", "train gpt2, compiled, bf16", self.gpt_step, seconds=120, compiled=True)
 
     def _steps(self, precision):
         for name, model, side, batch in STEPS:
@@ -122,17 +133,23 @@ class Jobs:
             if precision in GRAPH_PRECISIONS:
                 yield self._job("graphs", f"train {name}, one graph, {precision}", self.step, model, side, batch,
                                 precision, graph=True)
-        if precision == "bf16":
-            yield self._job("steps", "train gpt2 bf16", self.gpt_step, compared=True)
-            for how in ("", "compile "):
-                yield self._job("peers", f"Python {how}gpt2 bf16", self.peer_gpt, how.strip() or "eager")
-            yield self._job("graphs", "train gpt2, one graph, bf16", self.gpt_step, graph=True)
-            yield self._job("graphs", "train gpt2, compiled, bf16", self.gpt_step, compiled=True)
+
+    def _sweeps(self, sweeps):
+        for title, over, settings in sweeps:
+            yield self._job("sweeps", title, self.sweep, over, settings)
+
+    def _diagnoses(self, package, faults):
+        for fault in faults:
+            yield self._job("python", f"diagnose {fault}", package.diagnose, fault, seconds=55)
+
+    def _ladder(self, name, seconds, compared=False):
+        return self._job("sweeps", name, self.rungs, ["ladder", self.root / f"ladders/{name}.toml"], seconds=seconds,
+                         compared=compared)
 
     @staticmethod
-    def _job(part, name, function, *arguments, compared=False, **more):
+    def _job(part, name, function, *arguments, seconds=12, compared=False, **more):
         """`function` gets the job's name first."""
-        return Job(part, name, functools.partial(function, name, *arguments, **more), compared)
+        return Job(part, name, functools.partial(function, name, *arguments, **more), seconds, compared)
 
     def tests(self):
         staged = self.root if (self.root / "saturate").is_file() else None
