@@ -117,6 +117,15 @@ pid_t signal_rank(pid_t launcher, int rank, int signal) {
   return process;
 }
 
+// Whether a process has a handler for a signal.
+bool catches(pid_t process, int signal) {
+  const std::string status = read_text("/proc/" + std::to_string(process) + "/status");
+  const std::string mark = "SigCgt:";
+  const auto at = status.find(mark);
+  if (at == std::string::npos) return false;
+  return (std::stoull(status.substr(at + mark.size()), nullptr, 16) >> (signal - 1) & 1) != 0;
+}
+
 TEST_F(Launch, AnyNumberOfProcessesTrainsTheSame) {
   const std::vector<std::string> held_out = {"--set",
                                              std::string("data.eval_source=") + kSmallSynthTest};
@@ -219,7 +228,10 @@ TEST_F(Launch, ASignalEndsWaitsForAStoreThatDoesNotAnswer) {
       fmt::format("data.source=shard:http://127.0.0.1:{}/a.shard", store.number());
   const pid_t launcher =
       start_saturate(launch(2, "run", {"--set", source, "--set", "distributed.timeout_s=15"}), log);
-  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(dir / "run/.lock"); })) << said();
+  // Rank 0 makes the folder, and rank 1 may not handle signals yet: SIGINT would end it at once.
+  ASSERT_TRUE(wait_until([&] {
+    return std::filesystem::exists(dir / "run/.lock") && catches(rank_of(launcher, 1), SIGINT);
+  })) << said();
   // Rank 0 ends first, and with it what the ranks tell each other failures by.
   ASSERT_GT(signal_rank(launcher, 1, SIGSTOP), 0) << said();
   kill(launcher, SIGINT);

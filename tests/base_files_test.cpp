@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <span>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -133,6 +134,31 @@ TEST(PosixEnv, APipeIsRefusedWithoutWaiting) {
   EXPECT_EQ(error.kind(), ErrorKind::kData);
   EXPECT_EQ(error.where(), pipe);
   EXPECT_EQ(error.reason(), "not a regular file");
+}
+
+TEST(LineReader, ReadsAsGetlineDoes) {
+  const TempDir dir;
+  const std::string block(1 << 20, 'x');
+  for (const std::string& text : {std::string(), std::string("\n"), std::string("a\n\nb"),
+                                  block + "\n" + block, "a\n" + block + block + "\n\n"}) {
+    write_file(dir / "text", text);
+    LineReader lines(Env::posix(), dir / "text");
+    std::istringstream expected(text);
+    std::string line, wanted;
+    while (std::getline(expected, wanted)) {
+      ASSERT_TRUE(lines.next(line));
+      EXPECT_TRUE(line == wanted) << line.size();
+      EXPECT_EQ(lines.is_cut(), expected.eof());
+    }
+    EXPECT_FALSE(lines.next(line));
+  }
+  std::filesystem::resize_file(dir / "text", 100 << 20);
+  LineReader lines(Env::posix(), dir / "text");
+  std::string line;
+  const Error error = error_of([&] {
+    while (lines.next(line)) line.clear();
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::kData);
 }
 
 // A sparse file may have any size.

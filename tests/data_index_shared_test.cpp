@@ -2,10 +2,13 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "tests/fault_env.h"
 #include "tests/index_testing.h"
@@ -177,6 +180,29 @@ TEST_F(SharedIndex, AFileThatCannotBeReadIsNotReplaced) {
   SourceIndex index(Env::posix(), path, SourceIndex::Kind::kGiven);
   add_to(index, dir / "two");
   EXPECT_EQ(index.save(false).files, size_t(kPhotos) + 4);
+}
+
+TEST_F(SharedIndex, ASaveThatCannotReadTheFileIsTriedAgain) {
+  testing::index_into(path, dir / "one");
+  for (const auto& [op, error] :
+       {std::pair(FileOp::kRead, EIO), std::pair(FileOp::kOpen, EMFILE)}) {
+    const std::string copy = path + std::to_string(error);
+    std::filesystem::copy_file(path, copy);
+    FaultEnv env(Env::posix());
+    env.use_fake_clock();
+    SourceIndex index(env, copy, SourceIndex::Kind::kGiven);
+    add_to(index, dir / "two");
+    index.begin_epoch();
+    env.inject({.match = {op, copy}, .error = error});
+    ::testing::internal::CaptureStderr();
+    index.tend();
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "") << "it has not failed for good";
+    EXPECT_EQ(indexed_files(copy), size_t(kPhotos));
+    env.clear();
+    env.sleep_ns(5'000'000'000);
+    index.tend();
+    EXPECT_EQ(indexed_files(copy), size_t(kPhotos) + 4);
+  }
 }
 
 TEST_F(SharedIndex, AFileOfALaterVersionIsNotReplaced) {

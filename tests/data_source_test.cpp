@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <set>
@@ -76,6 +77,34 @@ TEST(FolderSource, ListsLikeImageFolder) {
   EXPECT_EQ(names, (std::vector<std::string>{"B/one.jpg", "b/10.JPG", "b/2.jpg", "b/x.Jpeg",
                                              "b/sub/a.png", "b/sub-a/z.PNG", "b/sub/deep/q.jpeg"}))
       << "\"sub-a\" sorts between \"sub\" and \"sub/deep\", like os.walk's paths";
+}
+
+// A class with images that exist by name only.
+class ManyImages : public FaultEnv {
+ public:
+  static constexpr size_t kCount = 100'000;
+  ManyImages() : FaultEnv(env()) {}
+  bool is_directory(const std::string&) override { return true; }
+  std::vector<FileInfo> list(const std::string& path) override {
+    if (!path.ends_with("/n01440764")) return {FileInfo{"n01440764", true}};
+    std::vector<FileInfo> found;
+    for (size_t i = 0; i < kCount; ++i)
+      found.push_back({"n01440764_" + std::to_string(10'000 + i) + ".JPEG", false});
+    return found;
+  }
+};
+
+TEST(FolderSource, HoldsLittleMoreThanTheNamesOfItsImages) {
+  ManyImages images;
+  const auto in_use = [] {
+    const auto info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+  };
+  const size_t before = in_use();
+  if (before == 0) GTEST_SKIP() << "a sanitizer's allocator does not count";
+  const auto dataset = open_dataset(images, "folder:/many");
+  ASSERT_EQ(dataset->size(), ManyImages::kCount);
+  EXPECT_LT(in_use() - before, 45 * ManyImages::kCount);
 }
 
 TEST(FolderSource, ImagesOutsideClassFoldersAreReported) {

@@ -30,7 +30,7 @@ using testing::symmetric;
 
 constexpr int kMaskClasses = 3, kSize = 16;
 
-std::unique_ptr<Model> make(const std::string& name, int size = kSize) {
+std::unique_ptr<Model> make_segmenter(const std::string& name, int size = kSize) {
   ModelOptions options;
   options.name = name;
   options.width = 0.125;
@@ -53,7 +53,7 @@ class SegmentationTwin : public ::testing::TestWithParam<std::string> {
   void SetUp() override {
     std::ifstream file(testing::source_path("tests/goldens/segmentation/models.json"));
     golden_ = json::parse(file)[GetParam()];
-    model_ = make(GetParam());
+    model_ = make_segmenter(GetParam());
   }
   json golden_;
   std::unique_ptr<Model> model_;
@@ -116,15 +116,16 @@ TEST_P(SegmentationTwin, EncoderThenDecoderEqualsTheModel) {
 }
 
 TEST_P(SegmentationTwin, AnImpossibleSizeIsRefused) {
-  EXPECT_NE(std::string(error_of([] { make(GetParam(), 36); }).what()).find("multiples of"),
-            std::string::npos);
+  EXPECT_NE(
+      std::string(error_of([] { make_segmenter(GetParam(), 36); }).what()).find("multiples of"),
+      std::string::npos);
 }
 
 INSTANTIATE_TEST_SUITE_P(Model, SegmentationTwin, ::testing::Values("unet", "toy_seg"),
                          [](const auto& tested) { return tested.param; });
 
 TEST(FrozenStatistics, AreUnchangedIfTheParametersAreFrozen) {
-  const auto model = make("unet");
+  const auto model = make_segmenter("unet");
   for (const auto& [name, tensor] : model->parameters())
     tensor.requires_grad_(!name.starts_with("encoder."));
   model->facets().keep_frozen_statistics();
@@ -156,7 +157,7 @@ TEST(FrozenStatistics, AreUnchangedInAUsersModelToo) {
 
 TEST(Weights, OnlyAnEncodersWeightsCanBeLoaded) {
   const testing::TempDir dir;
-  const auto from = make("toy_seg"), to = make("toy_seg");
+  const auto from = make_segmenter("toy_seg"), to = make_segmenter("toy_seg");
   fill_all(*from);
   write_safetensors(Env::posix(), dir / "w.safetensors", from->parameters(), {});
   std::map<std::string, at::Tensor> fresh;
@@ -176,12 +177,13 @@ TEST(Weights, OnlyAnEncodersWeightsCanBeLoaded) {
 
 TEST(Weights, WeightsOfAnotherShapeAreRefusedByName) {
   const testing::TempDir dir;
-  const auto from = make("toy_seg");
+  const auto from = make_segmenter("toy_seg");
   auto tensors = from->parameters();
   tensors[2].tensor = tensors[2].tensor.detach().narrow(0, 0, 1);
   write_safetensors(Env::posix(), dir / "w.safetensors", tensors, {});
-  const Error error = error_of(
-      [&] { load_weights(Env::posix(), dir / "w.safetensors", *make("toy_seg"), {"encoder.*"}); });
+  const Error error = error_of([&] {
+    load_weights(Env::posix(), dir / "w.safetensors", *make_segmenter("toy_seg"), {"encoder.*"});
+  });
   EXPECT_NE(std::string(error.what()).find("encoder.2.weight [1, 2, 2, 2] instead of [4, 2, 2, 2]"),
             std::string::npos)
       << error.what();

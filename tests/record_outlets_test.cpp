@@ -98,6 +98,18 @@ TEST(CsvSink, AResumedRunDropsTheRowsItRepeats) {
     EXPECT_EQ(split(again[i], ',')[0], split(whole[i], ',')[0]) << i;
 }
 
+TEST(CsvSink, ReadsALongRunInParts) {
+  const TempDir dir;
+  std::string lines;
+  for (int step = 0; step < 30'000; ++step)
+    lines += "{\"kind\":\"step\",\"step\":" + std::to_string(step) + ",\"loss\":0.25}\n";
+  testing::write_file(dir / "metrics.jsonl", lines);
+  FaultEnv env(Env::posix());
+  make_csv_sink(env, dir.path())->start();
+  EXPECT_EQ(split(read_text(dir / "metrics.csv"), '\n').size(), 30'002u) << "with a head";
+  EXPECT_EQ(env.count({FileOp::kRead, "metrics.jsonl"}), 2u) << "MiB";
+}
+
 // The whole response; "refused" if nobody listens.
 std::string ask(in_addr host, int port, const std::string& path, const std::string& name) {
   const int client = socket(AF_INET, SOCK_STREAM, 0);

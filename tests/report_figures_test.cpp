@@ -147,6 +147,28 @@ TEST_F(RunFiguresTest, TheTimeOfAnEarlierFolderIsNotCounted) {
   EXPECT_EQ(figures.time_s, 107);
 }
 
+// Steps of 2 s after 1 s of other work each, and an evaluation of 0.5 s after every hundredth.
+TEST_F(RunFiguresTest, ALongRunHasTheSameFiguresFromFewerRecords) {
+  std::string lines;
+  for (int i = 1; i <= 1000; ++i) {
+    lines += step_line(10 * i, 3 * i, 0.5, 1.5, i % 2);
+    if (i % 100 == 0) lines += line_of("eval", 10 * i, 3 * i + 0.5, 0.5);
+  }
+  const RunReading run = read(lines), fewer = read_run(Env::posix(), dir / "run", lines.size() / 8);
+  EXPECT_EQ(run.steps.size(), 1000u);
+  ASSERT_EQ(fewer.steps.size(), 10u * 12) << "9 in one, not across an evaluation";
+  EXPECT_EQ(fewer.evaluations.size(), 10u);
+  EXPECT_EQ(fewer.steps[0].step, 90);
+  EXPECT_NEAR(*fewer.steps[0].loss, 5.0 / 9, 1e-12);
+  EXPECT_NEAR(*fewer.steps[1].loss, 4.0 / 9, 1e-12);
+  const RunFigures expected = figures_of(run), found = figures_of(fewer);
+  EXPECT_EQ(found.time_s, expected.time_s);
+  EXPECT_NEAR(*found.images_per_s, *expected.images_per_s, 1e-9);
+  EXPECT_NEAR((*found.phases)[Phase::kEvaluation], 5, 1e-6);
+  for (int i = 0; i < kPhaseCount; ++i)
+    EXPECT_NEAR((*found.phases)[Phase(i)], (*expected.phases)[Phase(i)], 1e-6) << i;
+}
+
 TEST(Thinned, PointsAreMeansWeightedBySteps) {
   std::vector<MetricsRecord> records(4);
   const int steps[] = {10, 20, 30, 35};

@@ -132,8 +132,8 @@ std::optional<std::string> folder_before(Env& env, const FolderRequest& request)
 bool has_ended(Env& env, const std::string& folder) {
   const std::string path = folder + "/metrics.jsonl";
   if (!env.exists(path)) return false;
-  std::istringstream lines(text_of_file(env, path));
-  for (std::string line; std::getline(lines, line);)
+  LineReader lines(env, path);
+  for (std::string line; lines.next(line);)
     if (const auto record = from_json_line(line);
         record && record->kind == "end" && record->step > 0)
       return true;

@@ -10,7 +10,11 @@
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
+#include <span>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
@@ -38,6 +42,25 @@ std::vector<std::byte> read_file(Env& env, const std::string& path) {
   std::vector<std::byte> bytes;
   env.read_into(path, bytes);
   return bytes;
+}
+
+bool LineReader::next(std::string& line) {
+  constexpr uint64_t kBlock = 1 << 20, kLongestLine = 64 << 20;
+  line.clear();
+  while (true) {
+    const size_t end = block_.find('\n', at_);
+    line.append(block_, at_, end - at_);
+    if (line.size() > kLongestLine)
+      fail(ErrorKind::kData, "a line is longer than 64 MiB", path_, "Remove it");
+    is_cut_ = end == std::string::npos;
+    at_ = is_cut_ ? block_.size() : end + 1;
+    if (!is_cut_) return true;
+    if (read_ == file_->size()) return !line.empty();
+    block_.resize(size_t(std::min(kBlock, file_->size() - read_)));
+    file_->read_at(read_, std::as_writable_bytes(std::span(block_)));
+    read_ += block_.size();
+    at_ = 0;
+  }
 }
 
 void discard(Env& env, const std::string& temporary) {
@@ -90,30 +113,32 @@ std::string link_target(std::string path) {
 namespace {
 
 // Writes after everything printed so far. stdout may be a file: its contents are kept.
-void write_in_place(Env& env, const std::string& path,
-                    std::span<const std::span<const std::byte>> pieces) {
+void write_in_place(Env& env, const std::string& path, const FileWriter& write) {
   std::fflush(stdout);
   const auto file = env.open_appendable(path);
-  for (const auto& piece : pieces) file->append(piece);
+  write(*file);
   file->close();
+}
+
+FileWriter writer_of(std::span<const std::span<const std::byte>> pieces) {
+  return [all = std::vector<std::span<const std::byte>>(pieces.begin(), pieces.end())](
+             WritableFile& file) {
+    for (const auto& piece : all) file.append(piece);
+  };
 }
 
 // A file's new contents, under a temporary name until commit(); removed again without it. Those of
 // a special path are written in place by commit().
 class NewContents {
  public:
-  NewContents(Env& env, const std::string& path, std::span<const std::span<const std::byte>> pieces,
-              bool is_synced = true)
-      : env_(env),
-        path_(link_target(path)),
-        pieces_(pieces.begin(), pieces.end()),
-        is_synced_(is_synced) {
+  NewContents(Env& env, const std::string& path, FileWriter write, bool is_synced = true)
+      : env_(env), path_(link_target(path)), write_(std::move(write)), is_synced_(is_synced) {
     if (is_special(path_)) return;
     temporary_ = path_ + ".tmp-" + std::to_string(::getpid());
     try {
       const auto file = env_.open_writable(temporary_);
       if (is_synced_) file->bypass_cache();
-      for (const auto& piece : pieces_) file->append(piece);
+      write_(*file);
       if (is_synced_) file->sync();
       file->close();
     } catch (...) {
@@ -128,7 +153,7 @@ class NewContents {
   }
 
   void commit() {
-    if (temporary_.empty()) return write_in_place(env_, path_, pieces_);
+    if (temporary_.empty()) return write_in_place(env_, path_, write_);
     env_.rename(temporary_, path_);
     temporary_.clear();
     if (is_synced_) env_.sync_directory(parent_folder(path_));
@@ -137,7 +162,7 @@ class NewContents {
  private:
   Env& env_;
   const std::string path_;
-  const std::vector<std::span<const std::byte>> pieces_;
+  const FileWriter write_;
   const bool is_synced_;
   std::string temporary_;  // empty: none, or renamed
 };
@@ -146,11 +171,15 @@ class NewContents {
 
 void write_atomically(Env& env, const std::string& path,
                       std::span<const std::span<const std::byte>> pieces) {
-  NewContents(env, path, pieces).commit();
+  NewContents(env, path, writer_of(pieces)).commit();
+}
+
+void write_atomically(Env& env, const std::string& path, const FileWriter& write) {
+  NewContents(env, path, write).commit();
 }
 
 void write_unsynced(Env& env, const std::string& path, std::span<const std::byte> bytes) {
-  NewContents(env, path, {&bytes, 1}, /*is_synced=*/false).commit();
+  NewContents(env, path, writer_of({&bytes, 1}), /*is_synced=*/false).commit();
 }
 
 void truncate_file(const std::string& path, uint64_t size) {
@@ -168,7 +197,7 @@ void require_writable(Env& env, const std::string& path) {
   if (!folder.empty() && !env.exists(folder))
     fail(ErrorKind::kRun, "the folder of this file does not exist", path,
          "Create it, or name another path");
-  const NewContents removed_again(env, path, {});
+  const NewContents removed_again(env, path, writer_of({}));
 }
 
 void replace_together(Env& env, const std::vector<TextFile>& files) {
@@ -177,7 +206,7 @@ void replace_together(Env& env, const std::vector<TextFile>& files) {
     if (env.is_directory(path))
       fail(ErrorKind::kRun, "a folder has the name of a file", path, "Rename the folder");
     const std::span<const std::byte> piece = std::as_bytes(std::span(text));
-    all.push_back(std::make_unique<NewContents>(env, path, std::span(&piece, 1)));
+    all.push_back(std::make_unique<NewContents>(env, path, writer_of({&piece, 1})));
   }
   for (const auto& contents : all) contents->commit();
 }

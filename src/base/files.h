@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +26,25 @@ inline std::string parent_folder(const std::string& path) {
 inline std::string text_of_file(Env& env, const std::string& path) {
   return std::string(as_text(read_file(env, path)));
 }
+
+// The lines of a text file that may be larger than the memory.
+class LineReader {
+ public:
+  LineReader(Env& env, const std::string& path) : path_(path), file_(env.open_readable(path)) {}
+  // As std::getline(): false at the end. Fails with kData on a line of over 64 MiB.
+  bool next(std::string& line);
+  // Whether the last line had no newline.
+  bool is_cut() const { return is_cut_; }
+  uint64_t bytes() const { return file_->size(); }  // of the file
+
+ private:
+  const std::string path_;
+  const std::unique_ptr<ReadableFile> file_;
+  uint64_t read_ = 0;  // bytes
+  std::string block_;  // the last ones
+  size_t at_ = 0;      // where the next line begins in them
+  bool is_cut_ = false;
+};
 
 // Fails with kData if so many bytes of a file do not fit in memory, as those of a sparse file may
 // not. `what` begins the message.
@@ -54,6 +75,11 @@ struct TextFile {
 // Fails if write_atomically() could not write the file: with kUsage if it is a folder, else as that
 // does. For a command that writes at its end; leaves the file as it is.
 void require_writable(Env& env, const std::string& path);
+
+using FileWriter = std::function<void(WritableFile&)>;
+
+// As the others of this name, for contents that may not fit in memory: `write` appends them.
+void write_atomically(Env& env, const std::string& path, const FileWriter& write);
 
 // As write_atomically() of each, in this order, but replaces none unless all could be written.
 void replace_together(Env& env, const std::vector<TextFile>& files);

@@ -2,9 +2,12 @@
 // classes and samples in ImageFolder's order. Hidden entries are ignored.
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "data/path_list.h"
 #include "data/sources.h"
@@ -21,10 +24,16 @@ constexpr int kMaxDepth = 32;
 constexpr std::array<std::string_view, 7> kParts = {"train",      "training", "val", "valid",
                                                     "validation", "test",     "eval"};
 
+// A class's folder, or one below it.
+struct ClassFolder {
+  std::string path;  // relative to the root
+  int64_t label;
+};
+
+// An image takes these 16 bytes and its name: there may be tens of millions.
 struct FolderEntry {
-  std::string folder;  // relative to the root: the class, or folders below it
-  std::string name;
-  int64_t label = 0;
+  size_t name;  // where it begins in names_
+  uint32_t folder;
 };
 
 class FolderSource : public IndexedSource {
@@ -32,6 +41,8 @@ class FolderSource : public IndexedSource {
   FolderSource(Env& env, std::string root) : env_(env), root_(std::move(root)) {
     find_classes();
     for (size_t label = 0; label < classes_.size(); ++label) find_images(int64_t(label));
+    entries_.shrink_to_fit();
+    names_.shrink_to_fit();
     require_classes();
   }
 
@@ -39,9 +50,8 @@ class FolderSource : public IndexedSource {
   const std::vector<std::string>& classes() const override { return classes_; }
 
   void read(size_t index, Sample& out) const override {
-    const FolderEntry& entry = entries_[index];
-    put_path(entry, out.name);
-    out.label = entry.label;
+    put_path(entries_[index], out.name);
+    out.label = label(index);
     out.encoding = SampleEncoding::kEncoded;
     env_.read_into(out.name, out.bytes);
   }
@@ -50,12 +60,11 @@ class FolderSource : public IndexedSource {
     return warning_of_outside(outside_, root_ + "/" + first_outside_);
   }
 
-  int64_t label(size_t index) const override { return entries_[index].label; }
+  int64_t label(size_t index) const override { return folder_of(entries_[index]).label; }
 
   uint64_t read_start(size_t index, size_t most, Sample& out) const override {
-    const FolderEntry& entry = entries_[index];
-    put_path(entry, out.name);
-    out.label = entry.label;
+    put_path(entries_[index], out.name);
+    out.label = label(index);
     out.encoding = SampleEncoding::kEncoded;
     const auto file = env_.open_readable(out.name);
     out.bytes.resize(size_t(std::min<uint64_t>(most, file->size())));
@@ -75,8 +84,11 @@ class FolderSource : public IndexedSource {
   uint64_t bytes(size_t index) const override { return open(index)->size(); }
 
  private:
+  const ClassFolder& folder_of(const FolderEntry& entry) const { return folders_[entry.folder]; }
+  const char* name_of(const FolderEntry& entry) const { return names_.c_str() + entry.name; }
+
   void put_path(const FolderEntry& entry, std::string& out) const {
-    out.assign(root_).append("/").append(entry.folder).append("/").append(entry.name);
+    out.assign(root_).append("/").append(folder_of(entry).path).append("/").append(name_of(entry));
   }
 
   std::unique_ptr<ReadableFile> open(size_t index) const {
@@ -107,14 +119,16 @@ class FolderSource : public IndexedSource {
       fail(ErrorKind::kData, "class folder holds no .jpg, .png, .webp or .avif file",
            root_ + "/" + name, "Add images of the class, or remove its folder");
     std::sort(entries_.begin() + ptrdiff_t(first), entries_.end(),
-              [](const FolderEntry& a, const FolderEntry& b) {
-                return std::tie(a.folder, a.name) < std::tie(b.folder, b.name);
+              [this](const FolderEntry& a, const FolderEntry& b) {
+                const int order = folder_of(a).path.compare(folder_of(b).path);
+                return order != 0 ? order < 0 : std::strcmp(name_of(a), name_of(b)) < 0;
               });
   }
 
   void require_classes() const {
     const auto lies_in_class = [this](const FolderEntry& entry) {
-      return entry.folder == classes_[size_t(entry.label)];
+      const ClassFolder& folder = folder_of(entry);
+      return folder.path == classes_[size_t(folder.label)];
     };
     if (std::none_of(entries_.begin(), entries_.end(), lies_in_class))
       refuse_parts(classes_, root_);
@@ -125,11 +139,14 @@ class FolderSource : public IndexedSource {
     if (depth > kMaxDepth)
       fail(ErrorKind::kData, "folders are nested more than 32 deep", path,
            "Look for a symbolic link that leads back to its own parent");
-    for (FileInfo& info : env_.list(path)) {
+    const auto own = uint32_t(folders_.size());
+    folders_.push_back({folder, label});
+    for (const FileInfo& info : env_.list(path)) {
       if (info.is_directory) {
         if (info.name.front() != '.') search(folder + "/" + info.name, label, depth + 1);
       } else if (is_image_name(info.name)) {
-        entries_.push_back({folder, std::move(info.name), label});
+        entries_.push_back({names_.size(), own});
+        names_.append(info.name).push_back('\0');
       }
     }
   }
@@ -137,7 +154,9 @@ class FolderSource : public IndexedSource {
   Env& env_;
   std::string root_;
   std::vector<std::string> classes_;
+  std::vector<ClassFolder> folders_;
   std::vector<FolderEntry> entries_;
+  std::string names_;   // each with a zero at its end
   size_t outside_ = 0;  // images in root_ itself
   std::string first_outside_;
 };

@@ -99,8 +99,8 @@ void SourceIndex::save_or_warn(bool patient) noexcept {
     save(false, patient);
   } catch (const Error& error) {
     const bool is_busy = error.kind() == ErrorKind::kUsage;  // another process saves
-    if (is_busy) {
-      failed_ = false;
+    if (is_busy) failed_ = false;
+    if (!failed_) {
       is_late_ = true;
       if (!patient) return;
     }
@@ -139,10 +139,11 @@ void SourceIndex::require_writable() {
 
 // The index at the path; null: nothing that is to be kept. Fails with kRun if it must not be
 // replaced.
-std::shared_ptr<const IndexFile> SourceIndex::present() const {
+std::shared_ptr<const IndexFile> SourceIndex::present() {
   IndexState state;
   std::string problem;
   auto file = IndexFile::open(env_, path_, state, problem);
+  if (state == IndexState::kUnreadable) failed_ = false;  // a later save may read it
   const bool is_other = state == IndexState::kOtherFile && kind_ == Kind::kGiven;
   if (is_other || state == IndexState::kUnreadable)
     fail(ErrorKind::kRun, problem, path_, "Name a new file in data.index");

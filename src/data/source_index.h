@@ -37,7 +37,7 @@ class SourceIndex {
   void begin_epoch() noexcept;
   // Called now and then during an epoch by the loader's threads: saves in one of them, if no other
   // process is saving, what begin_epoch() has found or if memory is short; uses what others have
-  // saved.
+  // saved. While the file cannot be read, it tries again in the next calls.
   void tend() noexcept;
   bool is_due() const { return env_.now_ns() >= tend_at_; }
   bool is_memory_short() const { return points_.bytes() > memory_ / 2; }
@@ -55,7 +55,7 @@ class SourceIndex {
   void save_or_warn(bool patient) noexcept;
   std::unique_ptr<FileLock> lock(bool patient);
   void refresh() noexcept;
-  std::shared_ptr<const IndexFile> present() const;
+  std::shared_ptr<const IndexFile> present();
   void use_file() NEEDS_LOCK(saving_);
   void use(const std::shared_ptr<const IndexFile>& file) NEEDS_LOCK(saving_);
 

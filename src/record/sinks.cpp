@@ -6,7 +6,7 @@
 #include <cmath>
 #include <optional>
 #include <span>
-#include <sstream>
+#include <string>
 
 #include "base/files.h"
 #include "data/csv_format.h"
@@ -52,19 +52,20 @@ class CsvSink : public MetricsSink {
   CsvSink(Env& env, const std::string& folder, const std::vector<std::string>& metrics)
       : env_(env), folder_(folder), metrics_(metrics), file_(env.open_appendable(path())) {}
   void start() override {
-    std::istringstream lines(text_of_file(env_, folder_ + "/metrics.jsonl"));
-    std::string rows = head(metrics_);
-    for (std::string line; std::getline(lines, line);)
-      if (const auto record = from_json_line(line)) rows += row_of(*record, metrics_);
-    write_atomically(env_, path(), rows);
+    write_atomically(env_, path(), [&](WritableFile& file) {
+      append(file, head(metrics_));
+      LineReader lines(env_, folder_ + "/metrics.jsonl");
+      for (std::string line; lines.next(line);)
+        if (const auto record = from_json_line(line)) append(file, row_of(*record, metrics_));
+    });
     file_ = env_.open_appendable(path());
   }
-  void write(const MetricsRecord& record) override {
-    const std::string row = row_of(record, metrics_);
-    file_->append(std::as_bytes(std::span(row)));
-  }
+  void write(const MetricsRecord& record) override { append(*file_, row_of(record, metrics_)); }
 
  private:
+  static void append(WritableFile& file, const std::string& row) {
+    file.append(std::as_bytes(std::span(row)));
+  }
   std::string path() const { return folder_ + "/metrics.csv"; }
 
   Env& env_;

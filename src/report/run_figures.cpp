@@ -40,13 +40,19 @@ std::optional<PhaseTimes> whole_phases(const RunReading& run) {
   return sum.total() > 0 ? std::optional(sum) : std::nullopt;
 }
 
+// Over the records that have them; empty if no time passed.
+std::optional<PhaseTimes> whole_times(std::span<const MetricsRecord> records,
+                                      std::optional<PhaseTimes> MetricsRecord::*member) {
+  PhaseTimes sum;
+  for (const MetricsRecord& record : records)
+    if (record.*member) sum.add(*(record.*member));
+  return sum.total() > 0 ? std::optional(sum) : std::nullopt;
+}
+
 // Otherwise without the time between steps.
 std::optional<PhaseTimes> whole_device_phases(const RunReading& run) {
-  if (ended_in_one(run)) return run.end->device_phases;
-  PhaseTimes sum;
-  for (const auto& record : run.steps)
-    if (record.device_phases) sum.add(*record.device_phases);
-  return sum.total() > 0 ? std::optional(sum) : std::nullopt;
+  return ended_in_one(run) ? run.end->device_phases
+                           : whole_times(run.steps, &MetricsRecord::device_phases);
 }
 
 std::optional<double> mean_images_per_s(const RunReading& run) {
@@ -59,9 +65,9 @@ std::optional<double> mean_images_per_s(const RunReading& run) {
   return seconds > 0 ? std::optional(images / seconds) : std::nullopt;
 }
 
-std::vector<StreamTime> whole_streams(const RunReading& run) {
+std::vector<StreamTime> whole_streams(std::span<const MetricsRecord> records) {
   std::vector<StreamTime> sum;
-  for (const auto& record : run.steps)
+  for (const auto& record : records)
     for (const auto& time : record.streams) {
       auto known = std::ranges::find(sum, time.stream, &StreamTime::stream);
       if (known == sum.end()) known = sum.insert(known, {time.stream});
@@ -105,20 +111,6 @@ double mean_of_value(std::span<const MetricsRecord> records, int64_t step_before
     record.loss = at == record.values.end() ? std::nullopt : std::optional(at->value);
   }
   return weighted_mean(found, step_before, &MetricsRecord::loss).value_or(0);
-}
-
-// REQUIRES: there is a record. `step_before`: the step of the previous record.
-MetricsRecord merged(std::span<const MetricsRecord> records, int64_t step_before) {
-  MetricsRecord all = records.back();
-  for (const auto& mean : kRecordMeans)
-    all.*mean.member = weighted_mean(records, step_before, mean.member);
-  all.values.clear();
-  for (const std::string& name : metrics_in(records))
-    all.values.push_back({name, mean_of_value(records, step_before, name)});
-  for (const MetricsRecord& record : records)
-    all.memory_peak_bytes = std::max(all.memory_peak_bytes, record.memory_peak_bytes);
-  all.telemetry = mean_telemetry(records);
-  return all;
 }
 
 // The last evaluation, with the values of the "end" record: those of the weights that the run ended
@@ -169,7 +161,7 @@ RunFigures figures_of(const RunReading& run) {
   figures.images_per_s = mean_images_per_s(run);
   figures.phases = whole_phases(run);
   figures.device_phases = whole_device_phases(run);
-  figures.streams = whole_streams(run);
+  figures.streams = whole_streams(run.steps);
   figures.telemetry =
       run.end && run.end->telemetry ? run.end->telemetry : mean_telemetry(run.steps);
   return figures;
@@ -216,6 +208,22 @@ std::vector<std::string> metrics_in(std::span<const MetricsRecord> records) {
     for (const MetricValue& each : record.values)
       if (std::ranges::count(names, each.name) == 0) names.push_back(each.name);
   return names;
+}
+
+MetricsRecord merged(std::span<const MetricsRecord> records, int64_t step_before) {
+  MetricsRecord all = records.back();
+  for (const auto& mean : kRecordMeans)
+    all.*mean.member = weighted_mean(records, step_before, mean.member);
+  all.values.clear();
+  for (const std::string& name : metrics_in(records))
+    all.values.push_back({name, mean_of_value(records, step_before, name)});
+  for (const MetricsRecord& record : records)
+    all.memory_peak_bytes = std::max(all.memory_peak_bytes, record.memory_peak_bytes);
+  all.telemetry = mean_telemetry(records);
+  all.phases = whole_times(records, &MetricsRecord::phases);
+  all.device_phases = whole_times(records, &MetricsRecord::device_phases);
+  all.streams = whole_streams(records);
+  return all;
 }
 
 std::vector<MetricsRecord> thinned(const std::vector<MetricsRecord>& records, size_t count) {

@@ -48,8 +48,12 @@ std::vector<TimeSpan> even_spans(const std::vector<TimeSpan>& spans, int count);
 // The names in MetricsRecord::values of any record; one may be unknown in some, as NaN is.
 std::vector<std::string> metrics_in(std::span<const MetricsRecord> records);
 
-// Reduces many records to at most `count`: each is the mean over neighbouring ones, weighted by
-// their steps, at the position of the last of them. Memory is their maximum.
+// Neighbouring records as one, at the position of the last of them: means weighted by their steps,
+// the sum of times, the maximum of memory. `step_before`: the step of the record before them.
+// REQUIRES: there is a record.
+MetricsRecord merged(std::span<const MetricsRecord> records, int64_t step_before);
+
+// Reduces many records to at most `count`, each merged from neighbouring ones.
 std::vector<MetricsRecord> thinned(const std::vector<MetricsRecord>& records, size_t count);
 
 }  // namespace saturate

@@ -10,6 +10,7 @@
 #include "base/printable.h"
 #include "recipe/toml_text.h"
 #include "record/json_fields.h"
+#include "report/run_figures.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -18,28 +19,47 @@ namespace {
 constexpr int kTimelineSteps = 3;
 constexpr size_t kTimelineSpans = 6000;
 
-void add_record(RunReading& run, MetricsRecord&& record) {
-  run.last = record;
-  if (record.kind == "end") {
-    run.end = std::move(record);
-    run.state = RunState::kEnded;
-  } else if (record.kind == "step") {
-    run.steps.push_back(std::move(record));
-  } else if (record.kind == "eval") {
-    run.evaluations.push_back(std::move(record));
-  }
-}
+// Adds records to a run, `each` neighbouring ones of steps as one.
+class Records {
+ public:
+  Records(RunReading& run, size_t each) : run_(run), each_(each) {}
 
-void read_metrics(RunReading& run, const std::string& text) {
-  std::istringstream in(text);
-  std::string line;
+  void add(MetricsRecord&& record) {
+    run_.last = record;
+    if (record.kind == "end") {
+      run_.end = std::move(record);
+      run_.state = RunState::kEnded;
+    } else if (record.kind == "step") {
+      steps_.push_back(std::move(record));
+      if (steps_.size() == each_) merge_steps();
+    } else if (record.kind == "eval") {
+      merge_steps();  // its time is not theirs
+      run_.evaluations.push_back(std::move(record));
+    }
+  }
+  void merge_steps() {
+    auto& steps = run_.steps;
+    if (steps_.size() > 1)
+      steps.push_back(merged(steps_, steps.empty() ? 0 : steps.back().step));
+    else if (!steps_.empty())
+      steps.push_back(std::move(steps_.front()));
+    steps_.clear();
+  }
+
+ private:
+  RunReading& run_;
+  const size_t each_;
+  std::vector<MetricsRecord> steps_;
+};
+
+void read_metrics(RunReading& run, LineReader& lines, uint64_t whole) {
+  Records records(run, size_t(1 + lines.bytes() / whole));
   size_t number = 0, bad = 0, first_bad = 0;
-  while (std::getline(in, line)) {
+  for (std::string line; lines.next(line);) {
     ++number;
-    const bool cut_short = in.eof();  // no newline follows
     if (auto record = from_json_line(line)) {
-      add_record(run, std::move(*record));
-    } else if (cut_short) {
+      records.add(std::move(*record));
+    } else if (lines.is_cut()) {
       run.warnings.push_back(fmt::format(
           "metrics.jsonl ends in the middle of line {}, which is skipped: its writer was stopped, "
           "or is writing it just now",
@@ -48,6 +68,7 @@ void read_metrics(RunReading& run, const std::string& text) {
       first_bad = number;
     }
   }
+  records.merge_steps();
   if (bad > 0)
     run.warnings.push_back(
         fmt::format("metrics.jsonl has {} that {} not a record (line {}{}), skipped",
@@ -113,7 +134,7 @@ NamedTexts flatten_recipe(const std::string& text, const std::string& where) {
   return keys;
 }
 
-RunReading read_run(Env& env, const std::string& folder) {
+RunReading read_run(Env& env, const std::string& folder, uint64_t whole) {
   RunReading run;
   run.folder = folder;
   run.name = last_part(folder);
@@ -125,7 +146,8 @@ RunReading read_run(Env& env, const std::string& folder) {
   if (is_link(metrics))
     fail(ErrorKind::kData, "a symbolic link may lead out of the run's folder", metrics,
          "Copy the folder with cp -rL if you trust it");
-  read_metrics(run, text_of_file(env, metrics));
+  LineReader lines(env, metrics);
+  read_metrics(run, lines, whole);
   if (run.state != RunState::kEnded && is_locked(folder + "/.lock")) run.state = RunState::kRunning;
   read_beside(run, env, "recipe.toml", [&](const std::string& text) {
     run.recipe = flatten_recipe(without_queries(text), folder + "/recipe.toml");

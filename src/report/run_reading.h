@@ -1,6 +1,7 @@
 // A run's folder, read for a report: written by any version, finished or not.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,7 +26,7 @@ struct RunReading {
   std::string folder;  // as the user gave it
   std::string name;    // its last part
   RunState state = RunState::kStopped;
-  std::vector<MetricsRecord> steps, evaluations;  // as in the file
+  std::vector<MetricsRecord> steps, evaluations;  // as in the file; steps of a long run merged
   std::optional<MetricsRecord> last;              // of any kind: the run's current position
   std::optional<MetricsRecord> end;               // the last "end" record
   NamedTexts recipe;                              // "train.batch" and its value; empty if missing
@@ -36,8 +37,10 @@ struct RunReading {
   std::vector<std::string> warnings;  // of files or lines that could not be read
 };
 
-// Fails with kData if the folder has no metrics.jsonl. All other damage becomes a warning.
-RunReading read_run(Env& env, const std::string& folder);
+// Fails with kData if the folder has no metrics.jsonl. All other damage becomes a warning. If that
+// file has `whole` bytes or more, neighbouring "step" records are merged as they are read, so that
+// they take about as much memory as `whole` bytes of them.
+RunReading read_run(Env& env, const std::string& folder, uint64_t whole = uint64_t{256} << 20);
 
 // The keys of a recipe with their values as text; fails with kUsage on invalid TOML.
 NamedTexts flatten_recipe(const std::string& toml, const std::string& where);
