@@ -21,7 +21,9 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PLACES = os.pathsep.join([os.environ["PATH"], "/usr/sbin", str(ROOT / "build/nginx/usr/sbin")])
+sys.path.insert(0, str(ROOT / "tools"))
+import nginx_server
+
 SLACK = 64 << 10  # bytes: a shard's header and index are read without a sample
 RECIPE = """
 augment.size = 32
@@ -29,21 +31,11 @@ model.name = "mlp"
 train = {epochs = 1, batch = 16, threads = 1}
 watch.every = 5
 """
-CONFIG = """daemon off; master_process off; pid {folder}/pid; error_log {folder}/errors;
-events {{ worker_connections 512; }}
-http {{
-  log_format line '$server_protocol $status $body_bytes_sent $request_uri';
-  access_log {folder}/log line;
-  client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
-  uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
-  server {{
-    listen 127.0.0.1:{plain};
+SERVER = """listen 127.0.0.1:{plain};
     listen 127.0.0.1:{tls} ssl http2;
     ssl_certificate {folder}/certificate; ssl_certificate_key {folder}/key;
-    root {folder}/files;
-  }}
-}}
-"""
+    root {folder}/files;"""
+LINE = "$server_protocol $status $body_bytes_sent $request_uri"
 
 
 def free_port():
@@ -53,21 +45,16 @@ def free_port():
 
 
 @contextlib.contextmanager
-def nginx(program, folder):
+def nginx(folder):
     """The ports for HTTP/1.1 and for HTTP/2."""
     plain, tls = free_port(), free_port()
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
                     "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
                     "-keyout", folder / "key", "-out", folder / "certificate"], check=True, capture_output=True)
-    (folder / "config").write_text(CONFIG.format(folder=folder, plain=plain, tls=tls))
-    with subprocess.Popen([program, "-c", folder / "config", "-e", folder / "errors"]) as server:
+    directives = SERVER.format(folder=folder, plain=plain, tls=tls)
+    with subprocess.Popen(nginx_server.command(folder, directives, LINE)) as server:
         try:
-            for _ in range(200):
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", tls), timeout=1):
-                    break
-                time.sleep(0.05)
-            else:
-                sys.exit(f"nginx did not start: {(folder / 'errors').read_text()}")
+            nginx_server.wait_until_ready(server, folder)
             yield plain, tls
         finally:
             server.terminate()
@@ -85,8 +72,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--saturate", type=pathlib.Path, required=True)
     saturate = parser.parse_args().saturate.resolve()
-    program = shutil.which("nginx", path=PLACES)
-    if not program or not shutil.which("openssl"):
+    if not nginx_server.program() or not shutil.which("openssl"):
         print("skipped: nginx or openssl is not installed", file=sys.stderr)
         return 77
 
@@ -116,7 +102,7 @@ def main():
         # Pixels, since small samples are read with those between them.
         run("data", "pack", f"folder:{folder}/images", "--out", f"shard:{folder}/files/a.shard", "--raw-fraction", "1")
         run("data", "pack", f"folder:{folder}/images", "--out", f"tar:{folder}/files/a.tar")
-        with nginx(program, folder) as (plain, tls):
+        with nginx(folder) as (plain, tls):
             for form in ("shard", "tar"):
                 path = folder / f"files/a.{form}"
                 local = losses(f"{form}:{path}", f"{form}-here")

@@ -1,5 +1,6 @@
 """Puts the licence texts of all that a wheel contains into its dist-info/licenses, from Debian's packages."""
 
+import contextlib
 import pathlib
 import re
 import shutil
@@ -38,13 +39,23 @@ def text_of(package):
     return f"\n\n{'-' * 80}\n".join(parts)
 
 
-def add(wheel, packages, texts, expression):
-    """`packages`: those whose headers or files were compiled in; `texts`: licences of libraries that are not Debian's,
-    which are found in the wheel. `expression`: SPDX's, of the wheel with them."""
+@contextlib.contextmanager
+def unpacked(wheel):
+    """The folder of a wheel's files, of which the end of the block makes the wheel again."""
     with tempfile.TemporaryDirectory() as scratch:
         subprocess.run([sys.executable, "-m", "wheel", "unpack", "-d", scratch, wheel], check=True,
                        stdout=subprocess.DEVNULL)
         tree, = pathlib.Path(scratch).iterdir()
+        yield tree
+        wheel.unlink()
+        subprocess.run([sys.executable, "-m", "wheel", "pack", "-d", wheel.parent, tree], check=True,
+                       stdout=subprocess.DEVNULL)
+
+
+def add(wheel, packages, texts, expression):
+    """`packages`: those whose headers or files were compiled in; `texts`: licences of libraries that are not Debian's,
+    which are found in the wheel. `expression`: SPDX's, of the wheel with them."""
+    with unpacked(wheel) as tree:
         libraries = sorted(path.name for path in tree.glob("*.libs/*") if not path.name.startswith("libsaturate_"))
         info, = tree.glob("*.dist-info")
         folder = info / "licenses"
@@ -59,6 +70,3 @@ def add(wheel, packages, texts, expression):
         files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
         lines = "".join(f"\nLicense-File: {name}" for name in files)
         (info / "METADATA").write_text(head + lines + (gap or "\n") + description)
-        pathlib.Path(wheel).unlink()
-        subprocess.run([sys.executable, "-m", "wheel", "pack", "-d", pathlib.Path(wheel).parent, tree], check=True,
-                       stdout=subprocess.DEVNULL)

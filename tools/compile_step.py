@@ -200,10 +200,6 @@ def make_step(torch, module, recipe):
     return Step()
 
 
-def uses_channels_last(recipe, samples):
-    return samples.images and value_of(recipe, "train.channels_last")
-
-
 def prepare(torch, module, recipe):
     """Sets device, memory order and frozen parameters, as saturate does."""
     module.train()
@@ -228,7 +224,8 @@ def micro_batch_of(recipe, processes):
 
 def example_inputs(torch, recipe, samples, micro_batch, dtype):
     device, classes = recipe["train"]["device"], recipe["model"]["classes"]
-    order = torch.channels_last if uses_channels_last(recipe, samples) else torch.contiguous_format
+    is_by_pixel = samples.images and value_of(recipe, "train.channels_last")
+    order = torch.channels_last if is_by_pixel else torch.contiguous_format
 
     def drawn(shape, kind):
         if kind == "float32":

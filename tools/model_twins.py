@@ -4,6 +4,7 @@ Models that torchvision has are taken from there: saturate's have the same names
 other tensors than images in tensor_twins.py.
 """
 
+import functools
 import importlib.util
 import math
 import pathlib
@@ -11,7 +12,7 @@ import pathlib
 import torch
 from torch import nn
 
-from tensor_twins import ResNet1d, UNet3d, gpt, scaled
+from tensor_twins import ResNet1d, UNet, UNet3d, gpt, scaled
 
 
 def sides_of(size):
@@ -120,36 +121,9 @@ class ToyCnn(nn.Sequential):
         super().__init__(*layers, nn.Linear(channels, classes))
 
 
-class Up(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.up = nn.ConvTranspose2d(2 * channels, channels, 2, stride=2)
-        self.conv = nn.Sequential(ConvNorm(2 * channels, channels), ConvNorm(channels, channels))
-
-    def forward(self, x, skipped):
-        return self.conv(torch.cat([skipped, self.up(x)], 1))
-
-
-class UNet(nn.Module):
-    """Logits of each pixel, [N, classes, H, W]."""
-
-    def __init__(self, classes, size, width):
-        super().__init__()
-        channels = [scaled(64, width) << level for level in range(5)]
-        self.encoder = nn.ModuleList(
-            nn.Sequential(ConvNorm(inputs, outputs), ConvNorm(outputs, outputs))
-            for inputs, outputs in zip([3] + channels, channels))
-        self.decoder = nn.ModuleList(Up(outputs) for outputs in reversed(channels[:-1]))
-        self.head = nn.Conv2d(channels[0], classes, 1)
-
-    def forward(self, images):
-        features = [self.encoder[0](images)]
-        for level in self.encoder[1:]:
-            features.append(level(nn.functional.max_pool2d(features[-1], 2)))
-        x = features.pop()
-        for up in self.decoder:
-            x = up(x, features.pop())
-        return self.head(x)
+def unet(classes, size, width):
+    return UNet(3, [scaled(64, width) << level for level in range(5)], classes, ConvNorm, nn.Conv2d,
+                nn.ConvTranspose2d, nn.functional.max_pool2d)
 
 
 class ToySeg(nn.Module):
@@ -230,14 +204,6 @@ def transformer(heads, classes, size, width):
                              hidden_dim=64 * heads, mlp_dim=256 * heads, num_classes=classes)
 
 
-def vit_tiny(classes, size, width):
-    return transformer(3, classes, size, width)
-
-
-def vit_b_16(classes, size, width):
-    return transformer(12, classes, size, width)
-
-
 def mobilenet_v2(classes, size, width, dropout=0.2):
     from torchvision.models import MobileNetV2
 
@@ -245,18 +211,19 @@ def mobilenet_v2(classes, size, width, dropout=0.2):
 
 
 TWINS = {"mlp": Mlp, "simple_cnn": SimpleCnn, "resnet9": ResNet9, "airbench": Airbench,
-         "toy_cnn": ToyCnn, "unet": UNet, "toy_seg": ToySeg, "gpt_tiny": gpt(2, 2, 32), "gpt_micro": gpt(4, 4, 32),
+         "toy_cnn": ToyCnn, "unet": unet, "toy_seg": ToySeg, "gpt_tiny": gpt(2, 2, 32), "gpt_micro": gpt(4, 4, 32),
          "gpt_mini": gpt(6, 6, 64), "gpt2": gpt(12, 12, 64), "unet3d": UNet3d, "resnet18_1d": ResNet1d}
 # Built from torchvision's parts.
-BUILT = {"se_resnet18": se_resnet18, "resnet18_cifar": resnet18_cifar, "vit_tiny": vit_tiny,
-         "vit_b_16": vit_b_16, "mobilenet_v2": mobilenet_v2}
+BUILT = {"se_resnet18": se_resnet18, "resnet18_cifar": resnet18_cifar,
+         "vit_tiny": functools.partial(transformer, 3), "vit_b_16": functools.partial(transformer, 12),
+         "mobilenet_v2": mobilenet_v2}
 ONE_WIDTH = ("se_resnet18", "resnet18_cifar")
 
 
 def make_twin(name, classes, size, width, **options):
     """The model of that name; raises LookupError with the reason if there is none. `size`: the side of square images,
-    (height, width), or of tensors the shape of a sample, a list. `options`: other keys of [model] that affect training, which is
-    dropout."""
+    (height, width), or of tensors the shape of a sample, a list. `options`: other keys of [model] that affect training,
+    which is dropout."""
     if name in TWINS:
         return TWINS[name](classes, size, width)
     try:

@@ -50,16 +50,20 @@ class Host:
         return self
 
     def __exit__(self, *_):
-        for pid in self.processes():
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        self.kill()
         for process in [*self.started, self.holder]:
             process.kill()
             process.wait()
         for stream in (self.holder.stdout, self.holder.stderr):
             stream.close()
+
+    def kill(self):
+        """Ends everything that runs in this host."""
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
 
     def inside(self, command):
         spaces = [f"--{name}=/proc/{self.holder.pid}/ns/{file}"

@@ -82,14 +82,35 @@ def gpt(*sizes):
     return lambda classes, size, width: Gpt(classes, size[0] if isinstance(size, list) else size, width, *sizes)
 
 
-class VolumeUp(nn.Module):
-    def __init__(self, channels):
+class Up(nn.Module):
+    def __init__(self, channels, transposed, unit):
         super().__init__()
-        self.up = nn.ConvTranspose3d(2 * channels, channels, 2, stride=2)
-        self.conv = nn.Sequential(VolumeConvNorm(2 * channels, channels), VolumeConvNorm(channels, channels))
+        self.up = transposed(2 * channels, channels, 2, stride=2)
+        self.conv = nn.Sequential(unit(2 * channels, channels), unit(channels, channels))
 
     def forward(self, x, skipped):
         return self.conv(torch.cat([skipped, self.up(x)], 1))
+
+
+class UNet(nn.Module):
+    """Logits of each place, [N, classes, ...]. `channels`: of each level; `unit`: makes a convolution with its norm."""
+
+    def __init__(self, inputs, channels, classes, unit, convolution, transposed, pool):
+        super().__init__()
+        self.pool = pool
+        self.encoder = nn.ModuleList(nn.Sequential(unit(inner, outer), unit(outer, outer))
+                                     for inner, outer in zip([inputs] + channels, channels))
+        self.decoder = nn.ModuleList(Up(outputs, transposed, unit) for outputs in reversed(channels[:-1]))
+        self.head = convolution(channels[0], classes, 1)
+
+    def forward(self, x):
+        features = [self.encoder[0](x)]
+        for level in self.encoder[1:]:
+            features.append(level(self.pool(features[-1], 2)))
+        x = features.pop()
+        for up in self.decoder:
+            x = up(x, features.pop())
+        return self.head(x)
 
 
 class VolumeConvNorm(nn.Module):
@@ -102,27 +123,15 @@ class VolumeConvNorm(nn.Module):
         return self.norm(self.conv(x)).relu()
 
 
-class UNet3d(nn.Module):
-    """Logits of each voxel, [N, classes, D, H, W]. `size`: the shape of a sample, [D, H, W] or [C, D, H, W]."""
+class UNet3d(UNet):
+    """`size`: the shape of a sample, [D, H, W] or [C, D, H, W]."""
 
     def __init__(self, classes, size, width):
-        super().__init__()
-        channels = [scaled(16, width) << level for level in range(4)]
-        first = size[0] if len(size) == 4 else 1
-        self.encoder = nn.ModuleList(
-            nn.Sequential(VolumeConvNorm(inputs, outputs), VolumeConvNorm(outputs, outputs))
-            for inputs, outputs in zip([first] + channels, channels))
-        self.decoder = nn.ModuleList(VolumeUp(outputs) for outputs in reversed(channels[:-1]))
-        self.head = nn.Conv3d(channels[0], classes, 1)
+        super().__init__(size[0] if len(size) == 4 else 1, [scaled(16, width) << level for level in range(4)], classes,
+                         VolumeConvNorm, nn.Conv3d, nn.ConvTranspose3d, nn.functional.max_pool3d)
 
     def forward(self, volumes):
-        features = [self.encoder[0](volumes.unsqueeze(1) if volumes.dim() == 4 else volumes)]
-        for level in self.encoder[1:]:
-            features.append(level(nn.functional.max_pool3d(features[-1], 2)))
-        x = features.pop()
-        for up in self.decoder:
-            x = up(x, features.pop())
-        return self.head(x)
+        return super().forward(volumes.unsqueeze(1) if volumes.dim() == 4 else volumes)
 
 
 class SignalBlock(nn.Module):

@@ -33,9 +33,8 @@ RUNPATH = ":".join(["$ORIGIN", *(f"$ORIGIN/../../{place}/lib" for place in ("tor
 TORCH_LIBRARIES = ["libtorch*", "libc10*", "libcudart*", "libcupti*", "libnccl*", "libgomp*"]
 # Debian packages whose headers or files are compiled in.
 IN_LOADER = ["libtomlplusplus-dev", "nlohmann-json3-dev"]
-SPDX_LOADER = " AND ".join(["Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "IJG", "MIT", "OLDAP-2.8", "Zlib", "curl",
-                            "libpng-2.0"])
-SPDX_COMMAND = SPDX_LOADER
+SPDX = " AND ".join(["Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "IJG", "MIT", "OLDAP-2.8", "Zlib", "curl",
+                     "libpng-2.0"])  # of both wheels
 # Output of `saturate completion`, and where pip puts it in the environment.
 PAGES = {"man": "man/man1/saturate.1", "bash": "bash-completion/completions/saturate",
          "zsh": "zsh/site-functions/_saturate", "fish": "fish/vendor_completions.d/saturate.fish"}
@@ -62,26 +61,22 @@ def torch_of(program):
     sys.exit(f"wheels: {program} does not say which LibTorch it was built with. Build it with make command")
 
 
-def add_curl(wheel, curl, scratch):
+def add_curl(wheel, curl):
     """Puts libcurl beside the module of a loader's wheel, which looks for it there."""
-    run(sys.executable, "-m", "wheel", "unpack", "-d", scratch, wheel)
-    tree, = scratch.iterdir()
-    module, = tree.glob("saturate/_core*.so")
-    run("patchelf", "--set-rpath", "$ORIGIN", module)
-    shutil.copy(curl, module.parent)
-    wheel.unlink()
-    run(sys.executable, "-m", "wheel", "pack", "-d", wheel.parent, tree)
-    shutil.rmtree(scratch)
+    with bundled_licences.unpacked(wheel) as tree:
+        module, = tree.glob("saturate/_core*.so")
+        run("patchelf", "--set-rpath", "$ORIGIN", module)
+        shutil.copy(curl, module.parent)
 
 
-def repair(wheel, packages, expression, scratch, lean, curl_licence):
+def repair(wheel, packages, scratch, lean, curl_licence):
     """Copies the libraries that a wheel needs into it, or fails where one needs a newer system; then their licences.
     `lean`: a folder whose libraries are taken instead of the system's."""
     excluded = [part for name in TORCH_LIBRARIES for part in ("--exclude", name)]
     run(sys.executable, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--wheel-dir", scratch, *excluded, wheel,
         LD_LIBRARY_PATH=str(lean))
     made, = scratch.glob("*.whl")
-    bundled_licences.add(made, packages, [curl_licence], expression)
+    bundled_licences.add(made, packages, [curl_licence], SPDX)
     shutil.move(made, DIST / made.name)
 
 
@@ -150,11 +145,11 @@ def main():
         lean_avif.make(sys.argv[1], lean)
         curl, licence = lean_curl.make(ROOT / "build/lean-curl")
         for wheel in dict.fromkeys(loader_wheels.build(ROOT / "build/loader-wheels").values()):
-            add_curl(wheel, curl, scratch / "unpacked")
-            repair(wheel, IN_LOADER, SPDX_LOADER, scratch / "repaired", lean, licence)
+            add_curl(wheel, curl)
+            repair(wheel, IN_LOADER, scratch / "repaired", lean, licence)
         programs = dict(zip(("saturate", "saturate-cuda"), sys.argv[1:]))
         wheel = command_wheel(scratch, programs, curl, minor, pythons)
-        repair(wheel, IN_COMMAND, SPDX_COMMAND, scratch / "repaired", lean, licence)
+        repair(wheel, IN_COMMAND, scratch / "repaired", lean, licence)
     for wheel in sorted(DIST.glob("saturate*.whl")):
         print(f"{wheel.stat().st_size / 2**20:6.1f} MiB  {wheel.relative_to(ROOT)}")
 

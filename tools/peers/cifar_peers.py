@@ -13,18 +13,15 @@ images that drew it. Prints the JSON of `saturate bench`. Needs torch, torchvisi
 
 import argparse
 import io
-import json
 import pathlib
-import subprocess
 import tarfile
-import tempfile
 
 import numpy
 import torch
 import torchvision.transforms.v2 as v2
 from PIL import Image
 
-from peer_report import cores, measure, with_spread, write
+from peer_report import bench_loader, cores, measure, overrides, with_spread, write
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
 SIZE, PADDING, BATCH = 32, 4, 512
@@ -89,13 +86,7 @@ PEERS = {"DataLoader": data_loader, "whole_batch": whole_batch}
 def ours(command, source, images, threads, seconds):
     settings = ["augment.size=32", f"augment.crop=pad_reflect:{PADDING}",
                 "data.cache=ram:decoded", f"train.batch={BATCH}"]
-    arguments = [command, "bench", "loader", source, "--threads", str(threads), "--repeats", "1",
-                 "--seconds", str(seconds), "--cached", str(images)]
-    for setting in settings:
-        arguments += ["--set", setting]
-    with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        subprocess.run(arguments + ["--json", file.name], check=True, stdout=subprocess.DEVNULL)
-        return json.load(open(file.name, encoding="utf-8"))
+    return bench_loader(command, source, threads, seconds, "--cached", str(images), *overrides(settings))
 
 
 def main():

@@ -21,8 +21,8 @@ import sys
 import tempfile
 
 import peer_report
+from peer_report import ROOT, overrides
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The record's script reads the whole set from a file made in this way, if it exists.
 UNPACK = """
 import sys, tarfile, torch
@@ -86,11 +86,10 @@ def run_record(python, folder, seed):
 
 def run_saturate(saturate, arguments, folder, seed):
     out = folder / f"run{seed}"
-    command = [saturate, "train", ROOT / "recipes/cifar10-speed.toml", "--out", out]
-    for setting in [f"data.source=tar:{arguments.train}", f"data.eval_source=tar:{arguments.test}",
-                    f"seed={seed}", *arguments.set]:
-        command += ["--set", setting]
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    settings = [f"data.source=tar:{arguments.train}", f"data.eval_source=tar:{arguments.test}", f"seed={seed}",
+                *arguments.set]
+    subprocess.run([saturate, "train", ROOT / "recipes/cifar10-speed.toml", "--out", out, *overrides(settings)],
+                   check=True, stdout=sys.stderr)
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     last = {record["kind"]: record for record in records}
     return 100 * last["eval"]["accuracy"], last["epoch"]["epoch"], last["epoch"]["time_s"]

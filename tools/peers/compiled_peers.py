@@ -21,8 +21,8 @@ import time
 import tomllib
 
 import peer_report
+from peer_report import ROOT, overrides
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
 
@@ -40,10 +40,6 @@ def arguments():
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-def overrides(settings):
-    return [word for setting in settings for word in ("--set", setting)]
 
 
 def resolved_recipe(args):

@@ -24,10 +24,9 @@ import tempfile
 import time
 
 import peer_report
+from peer_report import ROOT, overrides
 from step_peers import write_noise
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 WARM_UP = 3
 
 
@@ -77,10 +76,8 @@ class Saturate:
         out = self.folder / f"run{self.runs}"
         steps = self.arguments.steps + WARM_UP
         epoch = 4096 // batch
-        command = ["train", self.recipe, "--out", out, "--quiet"]
-        for setting in [*self.settings, f"train.batch={batch}", f"train.epochs={steps / epoch}", *more]:
-            command += ["--set", setting]
-        return command, out
+        settings = [*self.settings, f"train.batch={batch}", f"train.epochs={steps / epoch}", *more]
+        return ["train", self.recipe, "--out", out, "--quiet", *overrides(settings)], out
 
     def steps(self, out):
         """Seconds of each step after the warm-up, of the slowest process; mean seconds of waiting for the others."""
@@ -131,7 +128,7 @@ class Python:
                 "RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
             started.append(subprocess.Popen(
-                [self.python, HERE / "ddp_worker.py", self.arguments.model, str(self.arguments.size),
+                [self.python, ROOT / "tools/peers/ddp_worker.py", self.arguments.model, str(self.arguments.size),
                  str(self.arguments.batch), str(self.arguments.steps), str(core)],
                 env=environment, stdout=subprocess.PIPE, text=True))
         return sum(map(float, outputs(started, self.arguments.limit)))

@@ -20,8 +20,8 @@ import tempfile
 
 import peer_report
 from ddp_peer import Saturate, cores, outputs
+from peer_report import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 from net_hosts import Host, can_delay, join, missing
 

@@ -30,8 +30,9 @@ import tempfile
 import time
 import tomllib
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+import peer_report
+from peer_report import ROOT
+
 # The recipe's keys that are supported here, with saturate's defaults.
 DEFAULTS = {"model.name": "resnet18", "model.width": 1.0, "model.classes": 0, "optimizer.name": "sgd",
             "optimizer.freeze": [], "train.batch": 128, "train.threads": 0, "train.device": "auto",
@@ -143,8 +144,7 @@ def make_step(settings):
     if mode == "default":
         mode = "bf16" if has_gpu else "fp32"
     if mode == "auto":
-        flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="ascii")
-        mode = "bf16" if has_gpu or "avx512_bf16" in flags or "amx_bf16" in flags else "fp32"
+        mode = "bf16" if has_gpu or peer_report.has_bf16() else "fp32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = "tf32" not in off and mode != "fp32"
     memory_format = torch.channels_last if "channels_last" not in off else torch.contiguous_format
     model = make_twin(chosen["model.name"], classes, size, chosen["model.width"])
@@ -314,8 +314,6 @@ def print_table(found):
 
 
 def main():
-    import peer_report
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ladder", type=pathlib.Path)
     parser.add_argument("--rounds", type=int, default=5)

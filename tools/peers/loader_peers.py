@@ -19,21 +19,17 @@ re-encoded photographs (quality 90), which is written at first use.
 """
 
 import argparse
-import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 import zlib
 
 import store_formats
 import store_worker
-from peer_report import measure, with_spread, write
-
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SIZE, BATCH = 224, 64
+from peer_report import bench_loader, measure, with_spread, write
+from store_worker import BATCH, MEAN, SIZE, STD
 
 
 class Files:
@@ -66,13 +62,8 @@ def torch_loader(decode, files, threads):
             path, label = files.items[index]
             return transform(decode(path)), label
 
-    loader = torch.utils.data.DataLoader(Dataset(), BATCH, shuffle=True, num_workers=threads,
-                                         persistent_workers=True, prefetch_factor=4,
-                                         worker_init_fn=lambda _: torch.set_num_threads(1))
-
-    def epoch():
-        return sum(len(labels) for _, labels in loader)
-    return epoch
+    loader = store_worker.torch_loader(Dataset(), threads, shuffle=True, persistent_workers=True, prefetch_factor=4)
+    return lambda: sum(len(labels) for _, labels in loader)
 
 
 def torchvision_io(files, threads):
@@ -285,17 +276,12 @@ class Saturate:
     """`saturate bench loader` on one source; each run is a separate process with a warm-up."""
 
     def __init__(self, command, source, threads):
-        self.command = [command, "bench", "loader", source, "--threads", str(threads), "--repeats",
-                        "1", "--set", f"train.batch={BATCH}"]
-        self.rows = {}
+        self.command, self.source, self.threads, self.rows = command, source, threads, {}
 
     def measure(self, seconds):
-        with tempfile.NamedTemporaryFile(suffix=".json") as file:
-            subprocess.run(self.command + ["--seconds", str(seconds), "--json", file.name],
-                           check=True, stdout=subprocess.DEVNULL)
-            result = json.load(open(file.name, encoding="utf-8"))
+        result = bench_loader(self.command, self.source, self.threads, seconds, "--set", f"train.batch={BATCH}")
         for row in result["rows"]:
-            scheme, path = self.command[3].split(":", 1)
+            scheme, path = self.source.split(":", 1)
             source = f"{scheme}:{pathlib.Path(path).name}"  # without the folder, which differs between machines
             name = f"saturate {source} {row['name']}"
             kept = {key: row[key] for key in ("decode", "type", "threads")}

@@ -8,6 +8,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -21,6 +22,17 @@ def cpu_name():
 
 def cores():
     return len(os.sched_getaffinity(0))
+
+
+def has_bf16():
+    """Whether this CPU computes in bf16; others emulate it."""
+    flags = pathlib.Path("/proc/cpuinfo").read_text(encoding="ascii")
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def overrides(settings):
+    """Words of a command line, for settings KEY=VALUE of a recipe."""
+    return [word for setting in settings for word in ("--set", setting)]
 
 
 def make_environment(folder, saturate=ROOT / "build/saturate"):
@@ -47,6 +59,14 @@ def measure(epoch, seconds):
         passed = time.monotonic() - start
         if passed >= seconds:
             return images / passed
+
+
+def bench_loader(saturate, source, threads, seconds, *more):
+    """The result of one run of `saturate bench loader`, a new process with a warm-up."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        subprocess.run([saturate, "bench", "loader", source, "--threads", str(threads), "--repeats", "1", "--seconds",
+                        str(seconds), *more, "--json", file.name], check=True, stdout=subprocess.DEVNULL)
+        return json.loads(pathlib.Path(file.name).read_text(encoding="utf-8"))
 
 
 def commit_of(saturate):

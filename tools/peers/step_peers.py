@@ -37,9 +37,8 @@ import sys
 import tempfile
 
 import peer_report
+from peer_report import ROOT, has_bf16
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 CASES = {
     "mlp-sgd": {"model": "mlp", "optimizer": "sgd", "size": 16, "batch": 64, "images": 60000,
                 "threads": 1, "variants": ["eager", "bf16", "compile"], "precisions": ["fp32"]},
@@ -154,7 +153,7 @@ class Saturate:
         self.recipe.write_text(text, encoding="utf-8")
         self.per_sample = case.get("context", 1)
         self.command, self.out = command, folder / "step.json"
-        self.name, self.label = name, precision
+        self.label = precision
         self.settings = []
         if compiler:
             package = self.recipe.with_suffix(".pt2")
@@ -178,7 +177,7 @@ class Saturate:
 class Python:
     """A worker process, which waits between its measurements."""
 
-    def __init__(self, python, folder, name, case, variant, feed):
+    def __init__(self, python, folder, case, variant, feed):
         threads = case["threads"] or peer_report.cores()
         if "context" in case:
             data = [write_tokens(folder, case), str(case["vocabulary"]), str(case["context"])]
@@ -187,10 +186,10 @@ class Python:
         else:
             data = [*write_noise(folder, case), str(case["size"])]
         self.worker = subprocess.Popen(
-            [python, HERE / "step_worker.py", "table" if "inputs" in case else case["model"], case["optimizer"],
-             variant, feed, *data, str(case["batch"]), str(threads)],
+            [python, ROOT / "tools/peers/step_worker.py", "table" if "inputs" in case else case["model"],
+             case["optimizer"], variant, feed, *data, str(case["batch"]), str(threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.name, self.label = name, f"python {variant} {feed}"
+        self.label = f"python {variant} {feed}"
         if self.worker.stdout.readline() != "ready\n":
             raise RuntimeError(f"the worker ended with {self.worker.wait()}")
 
@@ -202,12 +201,6 @@ class Python:
     def close(self):
         self.worker.stdin.close()
         self.worker.wait()
-
-
-def has_bf16():
-    with open("/proc/cpuinfo", encoding="ascii") as file:
-        flags = file.read()
-    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def start(python, saturate, folder, name, feeds, variants, compiled):
@@ -223,20 +216,19 @@ def start(python, saturate, folder, name, feeds, variants, compiled):
                for precision in precisions for compiler in [None] + [python] * compiled]
     for variant, feed in itertools.product(chosen, feeds):
         try:
-            entries.append(Python(python, folder, name, case, variant, feed))
+            entries.append(Python(python, folder, case, variant, feed))
         except (RuntimeError, OSError) as error:
             print(f"{name} {variant} {feed}: skipped: {error}", file=sys.stderr)
     return entries
 
 
-def run_case(entries, rounds, seconds):
+def run_case(name, entries, rounds, seconds):
     """The rows of a case; its entries are interleaved."""
     values = {}
     for _ in range(rounds):
         for entry in entries:
             for label, found in entry.measure(seconds).items():
                 values.setdefault(label, []).append(found)
-    name = entries[0].name
     case = CASES[name]
     unit = "tokens/s" if "context" in case else "samples/s" if "inputs" in case else "images/s"
     rows = [peer_report.with_spread({"name": f"{name} {label}", "unit": unit, "case": name,
@@ -272,7 +264,7 @@ def main():
                                 arguments.feeds.split(","), arguments.variants, arguments.compiled)
                 for entry in entries:
                     stack.callback(entry.close)
-                rows += run_case(entries, arguments.rounds, arguments.seconds)
+                rows += run_case(name, entries, arguments.rounds, arguments.seconds)
     peer_report.write("step_peers", rows, arguments.json, peer_report.commit_of(arguments.saturate))
 
 

@@ -2,14 +2,22 @@
 """Streaming loaders and saturate's on the same photographs from one object store on this machine, interleaved.
 
     tools/peers/store_peers.py --data FOLDER --work FOLDER [--saturate build/saturate] [--images 2000] [--shards 20]
-        [--cases fast=10000:0,gigabit=1000:0,slow=100:0,late=10000:20] [--many 1000] [--many-cases fast,late]
-        [--only NAME,...] [--threads 2] [--rounds 5] [--seconds 30] [--json FILE]
+        [--server own|nginx|moto] [--cases fast=10000:0,gigabit=1000:0,slow=100:0,late=10000:20] [--many 1000]
+        [--many-cases fast,late] [--only NAME,...] [--threads 2] [--rounds 5] [--seconds 30] [--json FILE]
 
 Each reads one epoch, decodes, crops at random and resizes to 224 pixels, flips and normalises to batches of 64 in fp32,
 with --threads processes (saturate: threads). Every measurement begins without a cache, in a new process and two new
-network namespaces: one for the loader and one for the server (store_server.py), joined by a virtual cable whose rate
-tc limits (tbf, both ways). A case is NAME=MBIT/S:MS; every reply begins MS after its request, which the server does,
-so that no kernel module is needed; opening a connection has no delay. Rows are
+network namespaces: one for the loader and one for the server, joined by a virtual cable whose rate tc limits (tbf,
+both ways). A case is NAME=MBIT/S:MS; every reply begins MS after its request, which the server does, so that no kernel
+module is needed; opening a connection has no delay. --server is one of
+
+- own: store_server.py, S3 and plain HTTP in one thread; the only one with delays, so `late` is not a case of the others
+- nginx: ranges of files over plain HTTP. Loaders that need S3 are named and skipped. One process without a master,
+  with sendfile; its log has the bytes and requests
+- moto: an S3 server in Python, which copies the whole object for each range, and bounds every loader. It counts
+  neither bytes nor requests (null). The link is measured with our own server instead
+
+Rows are
 
 - images per second from the first batch to the end of the epoch, or for --seconds, with bytes for each image and
   requests as the server counted them; `of_bound` of saturate's is the share of min(link, its rate from local files),
@@ -19,8 +27,9 @@ so that no kernel module is needed; opening a connection has no delay. Rows are
 - the link's bytes per second, by curl, and saturate's rate from local files (in the page cache), before each case
 
 The data are written below --work at first use, and kept: --data has one folder of JPEG files for each class, which are
-repeated under other names up to --images. Needs root, iproute2, util-linux and curl. Peers that are not installed are
-named and skipped. Install them into a separate environment:
+repeated under other names up to --images. Needs root, iproute2, util-linux and curl; nginx for --server nginx, and
+`pip install "moto[s3,server]"` for moto. Peers that are not installed are named and skipped. Install them into a
+separate environment:
 
     python3 -m venv build/peers
     build/peers/bin/pip install torch torchvision litdata s3fs mosaicml-streaming webdataset datasets aiohttp ./python
@@ -45,21 +54,22 @@ import time
 
 import peer_report
 from store_formats import prepare, size_of
-from store_worker import BATCH, FORMATS, PEERS
+from store_link import CLIENT, ENDPOINT, SERVERS, missing_server, store
+from store_worker import BATCH, FORMATS, PEERS, PLAIN
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from net_hosts import Host, join, missing
+import nginx_server
+from net_hosts import Host, missing
 
-SERVER, CLIENT, PORT = "10.77.0.1", "10.77.0.2", 9000
-ENDPOINT = f"http://{SERVER}:{PORT}"
 PROBE = 256 << 20
+CASES = "fast=10000:0,gigabit=1000:0,slow=100:0"
 START_LIMIT = 300  # seconds; datasets asks for 2,000 objects one after another
 LOCAL = [name for name in PEERS if name.startswith("saturate")]
 USUAL = [name for name in PEERS if name != "saturate_block"]
 PACKAGES = ("torch", "torchvision", "saturate", "litdata", "mosaicml-streaming", "webdataset", "datasets", "boto3",
-            "obstore", "s3fs", "fsspec", "aiohttp", "numpy")
-NOTE = ("One machine runs server and loaders. The link is shaped by tc tbf in network namespaces; a delay is the "
+            "obstore", "s3fs", "fsspec", "aiohttp", "numpy", "moto")
+NOTE = ("One machine runs server ({}) and loaders. The link is shaped by tc tbf in network namespaces; a delay is the "
         "server's, before each reply. Caches are deleted before every measurement. The server's files, and those of "
         "local rows, are in the page cache.")
 
@@ -73,24 +83,9 @@ def parse_cases(text):
     return cases
 
 
-@contextlib.contextmanager
-def store(served, mbit, delay_ms):
-    """(the loaders' host, a function that ends the server and returns its counts)"""
-    with Host(SERVER) as server, Host(CLIENT) as client:
-        join(server, client)
-        for host in (server, client):
-            host.shape(mbit)
-        process = server.start([sys.executable, HERE / "store_server.py", served, SERVER, PORT, "--delay-ms", delay_ms],
-                               stdout=subprocess.PIPE, text=True)
-        if process.stdout.readline() != "ready\n":
-            raise RuntimeError("the server did not start")
-
-        def stop():
-            process.terminate()
-            return json.loads(process.stdout.readline())
-
-        with process.stdout:
-            yield client, stop
+def place_of(form, which="few"):
+    """The folder of a format below the bucket."""
+    return "folder" if form == "folder" else f"{which}/{form}"
 
 
 class Bench:
@@ -99,22 +94,28 @@ class Bench:
         self.served = arguments.work / f"served-{arguments.images}-{arguments.shards}-{arguments.many}"
         self.bucket = self.served / "bucket"
         self.shards = {"few": arguments.shards, "many": arguments.many}
+        self.plain = arguments.server == "nginx"
         self.found, self.skipped = {}, {}
 
     def prepare(self):
         lost = prepare(self.bucket, self.arguments.data, self.arguments.images, self.shards,
                        str(self.arguments.saturate))
         for peer in list(self.arguments.only):
-            if FORMATS[peer] in lost:
-                self.skip(peer, "all cases", f"its data cannot be written: {lost[FORMATS[peer]]}")
+            reason = None
+            if self.plain and peer not in PLAIN:
+                reason = "it needs S3, which nginx does not have"
+            elif FORMATS[peer] in lost:
+                reason = f"its data cannot be written: {lost[FORMATS[peer]]}"
+            if reason:
+                self.skip(peer, "all cases", reason)
                 self.arguments.only.remove(peer)
         with open(self.bucket / "probe", "wb") as file:
             file.truncate(PROBE)
         with open(self.bucket / "probe", "rb") as file:
             while file.read(1 << 20):  # into the page cache
                 pass
-        self.bytes = {form: size_of(self.bucket / ("folder" if form == "folder" else f"few/{form}")) /
-                      self.arguments.images for form in {FORMATS[peer] for peer in self.arguments.only}}
+        self.bytes = {form: size_of(self.bucket / place_of(form)) / self.arguments.images
+                      for form in {FORMATS[peer] for peer in self.arguments.only}}
 
     def skip(self, peer, case, reason):
         print(f"{peer}, {case}: skipped: {reason}", file=sys.stderr)
@@ -123,7 +124,7 @@ class Bench:
     def link(self, mbit):
         """Bytes per second that curl gets, for about half a second."""
         most = min(PROBE, int(mbit * 1e6 / 8 / 2))
-        with store(self.served, mbit, 0) as (client, _):
+        with store("nginx" if self.plain else "own", self.served, mbit, 0, "") as (client, _):
             said = client.run(["curl", "-sSf", "-o", "/dev/null", "-r", f"0-{most - 1}", "-w", "%{speed_download}",
                                f"{ENDPOINT}/bucket/probe"])
         return float(said)
@@ -134,8 +135,8 @@ class Bench:
         cache.mkdir()
         result = self.arguments.work / "result.json"
         result.unlink(missing_ok=True)
-        spec = {"peer": peer, "bucket": str(self.bucket), "endpoint": endpoint, "set": which,
-                "shards": self.shards[which], "threads": self.arguments.threads, "cache": str(cache),
+        spec = {"peer": peer, "bucket": str(self.bucket), "endpoint": endpoint, "plain": self.plain,
+                "set": which, "shards": self.shards[which], "threads": self.arguments.threads, "cache": str(cache),
                 "result": str(result), "seconds": self.arguments.seconds, "first_only": first_only}
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         with open(log, "w+", encoding="utf-8") as file:
@@ -166,7 +167,8 @@ class Bench:
                 with Host(CLIENT) as host:
                     found = self.loader(host, peer, "", which, False)
             else:
-                with store(self.served, *self.arguments.cases[case]) as (host, stop):
+                prefix = place_of(FORMATS[peer], which)
+                with store(self.arguments.server, self.served, *self.arguments.cases[case], prefix) as (host, stop):
                     found = self.loader(host, peer, ENDPOINT, which, which == "many")
                     found |= {"server": stop()}
             self.found.setdefault(key, []).append(found)
@@ -206,10 +208,12 @@ def shares(bench, peer, case, rates):
 
 def counts(found):
     served = [each["server"] for each in found]
+    cpu = {"server_cpu_share": statistics.median(one["cpu_s"] / each["seconds"] for one, each in zip(served, found))}
+    if "bytes" not in served[0]:  # moto
+        return dict.fromkeys(("bytes_per_image", "requests", "connections")) | cpu
     return {"bytes_per_image": statistics.median(one["bytes"] / each["images"] for one, each in zip(served, found)),
             "requests": statistics.median(one.get("requests", 0) for one in served),
-            "connections": statistics.median(one.get("connections", 0) for one in served),
-            "server_cpu_share": statistics.median(one["cpu_s"] / each["seconds"] for one, each in zip(served, found))}
+            "connections": statistics.median(one.get("connections", 0) for one in served)} | cpu
 
 
 def rows_of(bench, key, found):
@@ -237,8 +241,8 @@ def rows_of(bench, key, found):
     return rows
 
 
-def versions():
-    found = {"python": platform.python_version()}
+def versions(server):
+    found = {"python": platform.python_version()} | ({"nginx": nginx_server.version()} if server == "nginx" else {})
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
@@ -252,7 +256,8 @@ def parse_arguments():
     parser.add_argument("--saturate", type=pathlib.Path, default=peer_report.ROOT / "build/saturate")
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--shards", type=int, default=20)
-    parser.add_argument("--cases", type=parse_cases, default="fast=10000:0,gigabit=1000:0,slow=100:0,late=10000:20")
+    parser.add_argument("--server", choices=SERVERS, default="own")
+    parser.add_argument("--cases", type=parse_cases, help=f"default: {CASES}, and with our own server late=10000:20")
     parser.add_argument("--many", type=int, default=1000, help="shards for the time to the first batch")
     parser.add_argument("--many-cases", type=lambda text: text.split(","), default="fast,late")
     parser.add_argument("--only", type=lambda text: text.split(","), default=",".join(USUAL))
@@ -261,13 +266,19 @@ def parse_arguments():
     parser.add_argument("--seconds", type=float, default=30.0, help="from the first batch, at most")
     parser.add_argument("--json")
     arguments = parser.parse_args()
+    own = arguments.server == "own"
+    if arguments.cases is None:
+        arguments.cases = parse_cases(f"{CASES},late=10000:20" if own else CASES)
+    late = [name for name, (_, delay_ms) in arguments.cases.items() if delay_ms]
+    if late and not own:
+        parser.error(f"--cases {','.join(late)}: {arguments.server} does not delay replies; write NAME=MBIT/S:0")
     arguments.work, arguments.saturate = arguments.work.resolve(), arguments.saturate.resolve()
     return arguments
 
 
 def main():
     arguments = parse_arguments()
-    why = missing()
+    why = missing() or missing_server(arguments.server)
     if why:
         print(f"skipped: {why}", file=sys.stderr)
         sys.exit(77)
@@ -278,8 +289,9 @@ def main():
         bench.round(number)
         print(f"round {number + 1} of {arguments.rounds}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     rows = [row for key, found in bench.found.items() for row in rows_of(bench, key, found)]
-    peer_report.write("store_peers", rows, arguments.json, peer_report.commit_of(arguments.saturate), note=NOTE,
-                      versions=versions(), skipped=bench.skipped, images=arguments.images)
+    peer_report.write("store_peers", rows, arguments.json, peer_report.commit_of(arguments.saturate),
+                      note=NOTE.format(SERVERS[arguments.server]), versions=versions(arguments.server),
+                      skipped=bench.skipped, images=arguments.images)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,12 @@ works, and on stderr why others do not. Install the peers into a separate enviro
 """
 
 import argparse
-import json
 import math
 import pathlib
-import subprocess
 import sys
 import tempfile
 
-from peer_report import measure, with_spread, write
+from peer_report import bench_loader, measure, with_spread, write
 
 BATCH, ANGLE, SCALE, SHIFT, FACTOR, NOISE = 8, 20, 0.1, 0.1, 0.2, 0.05
 
@@ -104,19 +102,15 @@ class Saturate:
     """`saturate bench loader` on the volumes as a file; each run is a separate process with a warm-up."""
 
     def __init__(self, command, file, threads):
+        self.command, self.threads, self.values = command, threads, []
         self.recipe = pathlib.Path(file).with_suffix(".toml")
         self.recipe.write_text(
             f'[data]\nsource = "npy:{file},volume=x"\ncache = "ram"\n[train]\nbatch = {BATCH}\n'
             f'[augment]\nflip = 0.5\nrotate = {ANGLE}\nzoom = {SCALE}\ntranslate = {SHIFT}\n'
             f'brightness = {FACTOR}\ngaussian_noise = {NOISE}\n', encoding="utf-8")
-        self.command = [command, "bench", "loader", str(self.recipe), "--threads", str(threads), "--repeats", "1"]
-        self.values = []
 
     def measure(self, seconds):
-        with tempfile.NamedTemporaryFile(suffix=".json") as file:
-            subprocess.run(self.command + ["--seconds", str(seconds), "--json", file.name], check=True,
-                           stdout=subprocess.DEVNULL)
-            result = json.load(open(file.name, encoding="utf-8"))
+        result = bench_loader(self.command, self.recipe, self.threads, seconds)
         self.values.append(result["rows"][0]["median"])
         return result
 

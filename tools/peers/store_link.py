@@ -1,0 +1,91 @@
+"""An object store and its readers on two hosts of this machine, joined by a link that tc shapes, for store_peers.py."""
+
+import contextlib
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import nginx_server
+from net_hosts import Host, join
+
+SERVER, CLIENT, PORT = "10.77.0.1", "10.77.0.2", 9000
+ENDPOINT = f"http://{SERVER}:{PORT}"
+SERVERS = {"own": "store_server.py", "nginx": "nginx", "moto": "moto"}
+NGINX = """listen {address}:{port}; root "{served}"; default_type application/octet-stream;
+    sendfile on; tcp_nopush on; keepalive_requests 1000000;"""
+
+
+def missing_server(kind):
+    """The reason why this server cannot be started here; None if it can."""
+    if kind == "nginx" and not nginx_server.program():
+        return "nginx is not installed (apt-get install nginx)"
+    if kind == "moto" and not importlib.util.find_spec("moto"):
+        return "moto is not installed (pip install 'moto[s3,server]')"
+    return None
+
+
+def cpu_seconds(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def nginx(server, client, served):
+    """A function that ends the server and returns its counts, as its log has them."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        directives = NGINX.format(address=SERVER, port=PORT, served=served)
+        process = server.start(nginx_server.command(folder, directives, "$connection $bytes_sent", "buffer=64k"))
+        nginx_server.wait_until_ready(process, folder)
+
+        def stop():
+            client.kill()
+            time.sleep(0.2)  # until it has noted the requests that this has ended
+            cpu_s = cpu_seconds(process.pid)
+            process.terminate()
+            process.wait()
+            lines = [line.split() for line in (folder / "log").read_text(encoding="utf-8").splitlines()]
+            return {"requests": len(lines), "connections": len({number for number, _ in lines}),
+                    "bytes": sum(int(sent) for _, sent in lines), "cpu_s": cpu_s}
+
+        yield stop
+
+
+@contextlib.contextmanager
+def script(server, *command):
+    """The same for a script that prints "ready" when it listens, and its counts when SIGTERM ends it."""
+    process = server.start([sys.executable, *command], stdout=subprocess.PIPE, text=True)
+    with process.stdout:
+        if process.stdout.readline() != "ready\n":
+            raise RuntimeError("the server did not start")
+
+        def stop():
+            process.terminate()
+            return json.loads(process.stdout.readline())
+
+        yield stop
+
+
+@contextlib.contextmanager
+def store(kind, served, mbit, delay_ms, prefix):
+    """(the readers' host, a function that ends the server and returns its counts). The server has the files of the
+    folder `served`; moto only those below bucket/`prefix`, since it copies them into its memory first."""
+    with Host(SERVER) as server, Host(CLIENT) as client:
+        join(server, client)
+        for host in (server, client):
+            host.shape(mbit)
+        if kind == "nginx":
+            started = nginx(server, client, served)
+        elif kind == "moto":
+            started = script(server, HERE / "store_moto.py", served, SERVER, PORT, prefix)
+        else:
+            started = script(server, HERE / "store_server.py", served, SERVER, PORT, "--delay-ms", delay_ms)
+        with started as stop:
+            yield client, stop
