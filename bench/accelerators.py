@@ -19,7 +19,7 @@ import time
 import saturate
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools/peers"))
-from peer_report import commit_of, ROOT, write  # noqa: E402
+from peer_report import commit_of, ROOT, with_spread, write  # noqa: E402
 
 SAMPLES, STEP_S = 400, 0.224
 WARM_STEPS = 3
@@ -58,9 +58,8 @@ def main():
         for accelerators in map(float, options.accelerators.split(",")):
             share = utilization(source, accelerators, options.seconds)
             scheme, path = source.split(":", 1)
-            rows.append({"name": f"{scheme}:{pathlib.Path(path).name}, {accelerators:g} accelerators",
-                         "unit": "of the time", "accelerators": accelerators, "median": share,
-                         "min": share, "max": share, "n": 1})
+            rows.append(with_spread({"name": f"{scheme}:{pathlib.Path(path).name}, {accelerators:g} accelerators",
+                                     "unit": "of the time", "accelerators": accelerators}, [share]))
             print(f"{rows[-1]['name']:40} {share:.3f}", file=sys.stderr, flush=True)
             if share < 0.5:
                 break

@@ -18,9 +18,13 @@ import pathlib
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools/peers"))
+from peer_report import overrides, with_spread  # noqa: E402
+
 VARIANTS = {
     "no saves": ["checkpoint.every=0"],
     "background": ["debug.off=[]"],
@@ -47,7 +51,6 @@ print(seconds)
 
 
 def train(saturate, folder, arguments, settings):
-    command = [saturate, "train", ROOT / "recipes/imagenet-sample.toml", "--quiet", "--out", folder]
     fixed = [
         f"data.source=synth:size={arguments.size},count=100000",
         "data.eval_source=",
@@ -58,9 +61,8 @@ def train(saturate, folder, arguments, settings):
         f"checkpoint.every={arguments.every} steps",
         "watch.every=1",
     ]
-    for setting in fixed + settings:
-        command += ["--set", setting]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([saturate, "train", ROOT / "recipes/imagenet-sample.toml", "--quiet", "--out", folder,
+                    *overrides(fixed + settings)], check=True, stdout=subprocess.DEVNULL)
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [sum(record["phases"].values()) for record in records if record["kind"] == "step"]
 
@@ -82,14 +84,7 @@ def costs_of_saves(times, every):
 
 
 def row(name, unit, values):
-    return {
-        "name": name,
-        "unit": unit,
-        "median": statistics.median(values),
-        "min": min(values),
-        "max": max(values),
-        "n": len(values),
-    }
+    return with_spread({"name": name, "unit": unit}, values)
 
 
 def host(saturate):

@@ -142,10 +142,16 @@ def profiled(width, count, clock):
     return found[0], found[1]
 
 
-def traced(width, count, clock):
+@functools.lru_cache(None)
+def traceml():
     import traceml_ai
 
-    return None, block(width, count, clock, trace=traceml_ai.trace_step)
+    traceml_ai.init(mode="auto")
+    return traceml_ai
+
+
+def traced(width, count, clock):
+    return None, block(width, count, clock, trace=traceml().trace_step)
 
 
 TOOLS = {"saturate.watch": watched, "torch.profiler": profiled, "TraceML": traced, "without": without}
@@ -157,17 +163,11 @@ def work(address):
 
     torch.set_num_threads(1)
     with Client(address) as connection:
-        first = True
         while True:
             try:
                 tool, width, count, clock = connection.recv()
             except EOFError:
                 return
-            if first and tool == "TraceML":
-                import traceml_ai
-
-                traceml_ai.init(mode="auto")
-            first = False
             connection.send(TOOLS[tool](width, count, CLOCKS[clock]))
 
 

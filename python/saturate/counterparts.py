@@ -9,7 +9,6 @@ MAGNITUDES = 31  # of the policies
 # In this order saturate.Loader changes an image that is cropped, by one of each line.
 ORDER = (("RandomAffine", "RandomRotation"), ("TrivialAugmentWide", "RandAugment"), ("ColorJitter",),
          ("RandomGrayscale",), ("GaussianBlur",), ("Normalize",), ("RandomErasing",))
-UNLIKE = "saturate.Loader has no counterpart of these arguments of "
 PADDED = {"constant": "pad", "reflect": "pad_reflect"}
 
 
@@ -48,7 +47,7 @@ def is_torchvisions(part: Any) -> bool:
 
 
 def _unlike(part: Any) -> str:
-    return UNLIKE + type(part).__name__
+    return f"saturate.Loader has no counterpart of these arguments of {type(part).__name__}"
 
 
 def _interpolation(part: Any) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from typing import Any, Callable, Deque, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -17,13 +17,12 @@ MixPlan = Tuple[bool, float, int, int, int, int, int]
 TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "uint8": torch.uint8}
 
 
-class Staged:
+class Staged(NamedTuple):
     """A batch whose copy may be in progress."""
 
-    __slots__ = ("images", "target", "done")
-
-    def __init__(self, images: Any, target: Any, done: Any) -> None:
-        self.images, self.target, self.done = images, target, done
+    images: Any
+    target: Any
+    done: Any  # its event, on a GPU
 
 
 class DeviceFeed:

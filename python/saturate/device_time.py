@@ -77,7 +77,8 @@ class DeviceTime:
     def read(self) -> None:
         """Adds what the GPU has passed. Does not wait for it."""
         try:
-            while self._is_usable() and len(self._placed) > 1 and self._has_passed(2):
+            while self._is_usable() and len(self._placed) > 1 and (
+                    self._placed[0][0].query() and self._placed[1][0].query()):
                 event, phase = self._placed.popleft()
                 if phase >= 0:  # the later event of another stream may be passed first
                     self._current[phase] += max(0, round(event.elapsed_time(self._placed[0][0]) * 1e6))
@@ -98,9 +99,6 @@ class DeviceTime:
         for phase, value in enumerate(self._current):
             total[phase] += value
             self._current[phase] = 0
-
-    def _has_passed(self, count: int) -> bool:
-        return all(self._placed[i][0].query() for i in range(count))
 
 
 def used_gpus(torch: Any) -> List[int]:

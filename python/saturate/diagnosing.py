@@ -56,17 +56,14 @@ class Diagnosis:
     refused: str = ""                                              # why a script's loop could not be measured
 
     def to_dict(self) -> Dict[str, Any]:
-        def dicts(causes: Sequence[Cause]) -> List[Dict[str, Any]]:
-            return [cause.to_dict() for cause in causes]
-
+        causes = {kind: [cause.to_dict() for cause in getattr(self, kind)] for kind in ("causes", "uncertain", "idle")}
         return {"verdict": self.verdict, "rate": self.rate, "unit": "steps/s", "held_rate": self.held_rate,
-                "loader_rate": self.loader_rate, "causes": dicts(self.causes),
-                "uncertain": dicts(self.uncertain), "idle": dicts(self.idle),
+                "loader_rate": self.loader_rate, **causes,
                 "skipped": [{"name": name, "why": why} for name, why in self.skipped], "not_found": self.not_found,
                 "refused": self.refused}
 
     def __str__(self) -> str:
-        lines = [f"{self._headline()}" + (f" ({self.rate:.3g} steps/s)" if self.rate else "")]
+        lines = [self._headline() + (f" ({self.rate:.3g} steps/s)" if self.rate else "")]
         if self.held_rate and self.loader_rate:
             lines.append(f"with one batch held: {self.held_rate:.3g} steps/s; the loader alone: "
                          f"{self.loader_rate:.3g} batches/s")
@@ -151,7 +148,7 @@ def _input_limit(session: Session, measured: Sequence[WhatIf]) -> List[Cause]:
     return [Cause("data-loading", gain.ratio, (gain.low, gain.high), remedy, False, False)]
 
 
-def conclude(session: Session, not_found: Sequence[str] = ()) -> Diagnosis:
+def conclude(session: Session) -> Diagnosis:
     results = _best_of_each(session.results)
     for each in results:
         if each.gain and not each.is_inferred and session.start_share > 0:
@@ -177,7 +174,7 @@ def conclude(session: Session, not_found: Sequence[str] = ()) -> Diagnosis:
         idle = [each for each in idle if each.name not in [cause.name for cause in found]]  # it is in one list only
     verdict = "cause" if found else "undecided" if uncertain or is_short else "healthy"
     return Diagnosis(verdict, session.pace.steps_per_s if session.pace else None, found, causes(uncertain),
-                     causes(idle), skipped, list(not_found), session.held_rate, session.loader_rate)
+                     causes(idle), skipped, held_rate=session.held_rate, loader_rate=session.loader_rate)
 
 
 def drive(session: Session, step: Callable[[Any], Any]) -> None:

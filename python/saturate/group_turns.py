@@ -1,19 +1,30 @@
-"""Several processes under DistributedDataParallel: the cost of their all-reduces, and a straggler."""
+"""Several processes under DistributedDataParallel: the cost of their all-reduces, other sizes of buckets, and a
+straggler."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import itertools
 from typing import Any, Dict, Generator, Iterator, List, Optional, Sequence
 
 from ._core import Error
-from .turns import Arm, Pace, Remedy, Turns, WhatIf
+from .turns import Arm, Gain, Pace, Remedy, Steps, Turns, WhatIf
 
 STEPS, MOST_STEPS = 3, 50       # of a turn
 ROUNDS, MOST_ROUNDS = 3, 12
 TURN_S = 0.5
 MEET_S = 60.0                   # that a process waits for the others
+SCALE = 4                       # times larger and smaller buckets are tried
+MIB = 1 << 20
+
+# Attributes that belong to a module's reducer, as far as this torch has them.
+OF_REDUCER = ("reducer", "logger", "bucket_bytes_cap", "bucket_bytes_cap_default", "_bucket_config",
+              "_has_rebuilt_buckets")
+# With one of these set, a reducer has state of its own, or another one would not do the same.
+SPECIAL = ("find_unused_parameters", "static_graph", "mixed_precision", "_delay_all_reduce_params",
+           "_use_python_reducer", "bucket_bytes_cap_list", "_require_manual_backward_finalization")
 
 _MEETINGS = itertools.count()
 
@@ -29,12 +40,59 @@ def check_group(torch: Any, groups: Sequence[Any]) -> None:
                     "Diagnose one process alone")
 
 
+@contextlib.contextmanager
+def other_buckets(module: Any, size: int) -> Iterator[None]:
+    """The module's gradients are all-reduced in buckets of `size` bytes, by another reducer. Its own one keeps its
+    hooks, which do nothing after a forward that did not call it, as within no_sync()."""
+    kept = {name: vars(module)[name] for name in OF_REDUCER if name in vars(module)}
+    try:
+        module.bucket_bytes_cap, module.bucket_bytes_cap_default = size, False
+        if "_bucket_config" in kept:
+            module._bucket_config = dataclasses.replace(kept["_bucket_config"], bucket_bytes_cap=size,
+                                                        first_bucket_bytes_cap=size)
+        parameters, are_sparse = module._build_params_for_reducer()
+        module._ddp_init_helper(parameters, are_sparse, module._build_debug_param_to_name_mapping(parameters), False)
+        yield
+    finally:
+        if module.reducer is not kept["reducer"]:
+            module.reducer._remove_autograd_hooks()
+        vars(module).update(kept)
+
+
+def _gradient_bytes(module: Any) -> int:
+    return sum(each.numel() * each.element_size() for each in module.parameters() if each.requires_grad)
+
+
+def sizes_to_try(torch: Any, modules: Sequence[Any]) -> List[int]:
+    """Bytes of buckets that differ from those of the module with the most gradients. None if one message has all of a
+    small module's, or if another reducer cannot be made, which is found by making one: that does not communicate."""
+    largest, device = max(modules, key=_gradient_bytes), next(modules[0].parameters()).device
+    needed = 2 * sum(map(_gradient_bytes, modules))
+    if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] < needed:
+        return []
+    try:
+        whole, cap = _gradient_bytes(largest), int(largest.bucket_bytes_cap)
+        first = MIB if getattr(largest, "bucket_bytes_cap_default", True) else cap
+        sizes = [SCALE * cap] if whole > first else []
+        sizes += [min(cap, whole) // SCALE] if whole > min(cap, MIB) else []
+        for module in modules if sizes else ():
+            is_special = any(vars(module).get(name) for name in SPECIAL) or module._join_config.enable
+            if is_special or module._get_ddp_logging_data().get("comm_hook"):  # a hook cannot be registered again
+                return []
+            with other_buckets(module, sizes[0]):
+                pass
+        return sizes
+    except Exception:  # another torch may build its reducers otherwise
+        return []
+
+
 class GroupTurns:
     """Interleaves the loop and its steps without all-reduce. Every process makes as many steps: rank 0 says how many.
     Without all-reduce nobody waits, so that a step takes a process's own time."""
 
     def __init__(self, torch: Any, turns: Turns, groups: Sequence[Any], arm: Arm) -> None:
         check_group(torch, groups)
+        self._torch = torch
         self._group, self._turns, self._modules, self._arm = torch.distributed, turns, groups, arm
         device = next(groups[0].parameters()).device
         # Collectives of objects use the current GPU, which a script need not have set.
@@ -44,6 +102,7 @@ class GroupTurns:
         self.pace: Optional[Pace] = None
         self._whole: List[float] = []          # seconds of a step, by round
         self._own: List[List[float]] = []      # the same without all-reduce, by rank and round
+        self._sized: Dict[int, List[float]] = {}  # the same by bytes of a bucket and round; 0: as it is
 
     @contextlib.contextmanager
     def without_sums(self) -> Iterator[None]:
@@ -69,12 +128,25 @@ class GroupTurns:
             self._group.broadcast_object_list(values, 0)
         return int(values[0])
 
-    def run(self, seconds: float) -> Generator[Any, None, None]:
+    def _gathered(self, value: Any) -> List[Any]:
+        """By rank."""
+        values: List[Any] = [None] * self._group.get_world_size()
+        with self._on_device():
+            self._group.all_gather_object(values, value)
+        return values
+
+    def _rounds(self, seconds: float, round_s: float) -> int:
+        return self._agreed(int(min(MOST_ROUNDS, max(ROUNDS, seconds / round_s))))
+
+    def run(self, seconds: float, tries_sizes: bool) -> Generator[Any, None, None]:
+        """`tries_sizes`: of buckets, if the all-reduces cost something; they get half of the time."""
         self._meet()
         pilot = yield from self._turns.fixed(self._arm, contextlib.nullcontext, STEPS)
         step_s = 1 / pilot.steps_per_s
         steps = self._agreed(int(min(MOST_STEPS, max(STEPS, TURN_S / step_s))))
-        rounds = self._agreed(int(min(MOST_ROUNDS, max(ROUNDS, seconds / (2 * steps * step_s)))))
+        sizes = sizes_to_try(self._torch, self._modules) if tries_sizes else []
+        seconds = seconds / 2 if sizes else seconds
+        rounds = self._rounds(seconds, 2 * steps * step_s)
         own, paces = [], []
         for number in range(rounds):
             found: Dict[bool, Pace] = {}
@@ -86,17 +158,42 @@ class GroupTurns:
             paces.append(found[False])
             own.append(1 / found[True].steps_per_s)
         self.pace = sorted(paces, key=lambda pace: pace.steps_per_s)[len(paces) // 2]
-        gathered: List[Any] = [None] * self._group.get_world_size()
-        with self._on_device():
-            self._group.all_gather_object(gathered, ([1 / pace.steps_per_s for pace in paces], own))
+        gathered = self._gathered(([1 / pace.steps_per_s for pace in paces], own, sizes))
         # The least: others have waited for a rank that was interrupted, as by an evaluation.
-        self._whole = [min(each) for each in zip(*(whole for whole, _ in gathered))]
-        self._own = [own for _, own in gathered]
+        self._whole = [min(each) for each in zip(*(whole for whole, _, _ in gathered))]
+        self._own = [own for _, own, _ in gathered]
+        sums, _ = group_what_ifs(self._whole, self._own)  # all ranks decide alike
+        if sizes and all(each == sizes for _, _, each in gathered) and (sums.is_worth() or sums.may_be_worth()):
+            rounds = self._rounds(seconds, (1 + len(sizes)) * steps * step_s)
+            yield from self._try_sizes([0, *sizes], steps, rounds)
+
+    def _try_sizes(self, sizes: Sequence[int], steps: int, rounds: int) -> Generator[Any, None, None]:
+        seconds: Dict[int, List[float]] = {size: [] for size in sizes}
+        for number in range(rounds):
+            for size in sizes if number % 2 == 0 else sizes[::-1]:
+                with self._on_device():
+                    self._group.barrier()
+                pace = yield from (self._with_size(size, steps) if size else
+                                   self._turns.fixed(self._arm, contextlib.nullcontext, steps))
+                seconds[size].append(1 / pace.steps_per_s)
+        by_rank = self._gathered(seconds)
+        self._sized = {size: [min(each) for each in zip(*(found[size] for found in by_rank))] for size in sizes}
+
+    def _with_size(self, size: int, steps: int) -> Steps:
+        # If the latest forward had no backward, a module's own reducer expects one. This step ends that.
+        yield from self._turns.fixed(self._arm, self.without_sums, 0)
+        with contextlib.ExitStack() as stack:
+            for module in self._modules:
+                stack.enter_context(other_buckets(module, size))
+            # A reducer's first step has one bucket, and its second one makes the others.
+            yield from self._turns.fixed(self._arm, contextlib.nullcontext, 1)
+            return (yield from self._turns.fixed(self._arm, contextlib.nullcontext, steps))
 
     def what_ifs(self) -> List[WhatIf]:
         if not self._own:
             return []
-        return group_what_ifs(self._whole, self._own)
+        sums, straggler = group_what_ifs(self._whole, self._own)
+        return [with_sizes(sums, self._sized) if self._sized else sums, straggler]
 
 
 def group_what_ifs(whole: Sequence[float], own: Sequence[Sequence[float]]) -> List[WhatIf]:
@@ -119,3 +216,26 @@ def group_what_ifs(whole: Sequence[float], own: Sequence[Sequence[float]]) -> Li
     for what_if in (sums, straggler):
         what_if.conclude()
     return [sums, straggler]
+
+
+def with_sizes(sums: WhatIf, seconds: Dict[int, List[float]]) -> WhatIf:
+    """From seconds of a step by bytes of a bucket and round, 0 for the loop as it is: the best size, if it is worth it;
+    else `sums`, which names those that were tried."""
+    found, lines = [], []
+    for size, steps_s in seconds.items():
+        if size:
+            what_if = WhatIf("ddp-buckets", Remedy(""), before=[1 / step_s for step_s in seconds[0]],
+                             after=[1 / step_s for step_s in steps_s])
+            what_if.conclude()
+            what_if.remedy = Remedy(f"Send gradients in buckets of {size / MIB:.4g} MiB: {what_if.gain}", (
+                f"DistributedDataParallel(model, bucket_cap_mb={size / MIB:.4g})",
+                f"# without all-reduce, at most: {sums.gain}"))
+            found.append(what_if)
+            lines.append(f"# bucket_cap_mb={size / MIB:.4g}: {what_if.gain}")
+    worth = [each for each in found if each.is_worth()]
+    if worth:
+        return max(worth, key=lambda each: each.gain or Gain(0.0, 0.0, 0.0))
+    sums.remedy = Remedy("Send fewer gradients, as no other size of buckets that was tried is clearly faster", (
+        "with model.no_sync():  # in all but the last of several batches whose gradients one step sums",
+        *lines, sums.remedy.lines[-1]))
+    return sums

@@ -16,6 +16,9 @@ from .iteration import Iteration, Place
 from .sources import OwnSource, classes_of, open_source, text_of_source
 from .world import group_world, resolved_world
 
+# Arguments that a source of tensors does not take.
+_OF_IMAGES = ("size", "crop", "padding", "flip", "mixup", "cutmix", "mean", "std", "decode", "device")
+
 # Threads of a loader may need Python, which must not end before them.
 _open: weakref.WeakSet[Loader] = weakref.WeakSet()
 
@@ -178,8 +181,6 @@ class Loader:
                 "data.shuffle": shuffle, "train.drop_last": drop_last, "distributed.uneven": uneven,
                 "data.threads": threads, "data.prefetch": prefetch, "data.decode": decode, "data.cache": cache,
                 "data.on_error": on_error, "seed": seed, **(options or {})}
-        self._of_images = {"size": size, "crop": crop, "padding": padding, "flip": flip, "mixup": mixup,
-                           "cutmix": cutmix, "mean": mean, "std": std, "decode": decode, "device": device}
         overrides = [f"{key}={text_of(value)}" for key, value in keys.items() if value is not None]
         self._names, self._transform = bool(names), batch_transform
         self._core, self._own, self._feed = self._opened(source, processes, classes, target, overrides, train, dtype,
@@ -210,14 +211,12 @@ class Loader:
                             "(classes). Give classes=[...]")
         own = None if text is not None else open_source(source, processes, target)
         try:
-            core = _Core(source=text or "the dataset", own=None if own is None else own.read,
-                         own_size=own.size if own else 0, own_target=target,
-                         classes=names,
-                         overrides=overrides, train=train,
-                         dtype=form[0], planar=form[1] == "nchw", names=self._names, rank=self._rank, world=self._world,
+            core = _Core(source=text or "the dataset", own=own.read if own else None, own_size=own.size if own else 0,
+                         own_target=target, classes=names, overrides=overrides, train=train, dtype=form[0],
+                         planar=form[1] == "nchw", names=self._names, rank=self._rank, world=self._world,
                          soft_labels=soft_labels, mixes=device is None or dtype == "uint8", allocate=allocate)
             of_volumes = ("size", "crop", "padding", "flip") if core.has_volumes else ()
-            given = [name for name, value in self._of_images.items() if value is not None and name not in of_volumes]
+            given = [name for name in _OF_IMAGES if self._arguments[name] is not None and name not in of_volumes]
             if core.fields and given:
                 raise Error(f"{given[0]} is for images, and the source has tensors ({without_queries(text or '')}): "
                             f"leave {given[0]} out"

@@ -92,7 +92,7 @@ def makes_own_batches(loader: Any) -> bool:
 
 def rebuilt(loader: Any, *, order: Callable[[Any], Any] = Endless, **changes: Any) -> Any:
     """A DataLoader with the same arguments apart from `changes`. `order` wraps its sampler, if it has one."""
-    from torch.utils.data import DataLoader, IterableDataset
+    from torch.utils.data import DataLoader
 
     workers = changes.get("num_workers", loader.num_workers)
     named = {"dataset": loader.dataset, "num_workers": workers, "collate_fn": loader.collate_fn,
@@ -102,7 +102,7 @@ def rebuilt(loader: Any, *, order: Callable[[Any], Any] = Endless, **changes: An
     if workers:
         named.update(prefetch_factor=loader.prefetch_factor or 2, persistent_workers=loader.persistent_workers,
                      multiprocessing_context=loader.multiprocessing_context if loader.num_workers else FORK)
-    if isinstance(loader.dataset, IterableDataset):
+    if _is_stream(loader):
         named.update(batch_size=loader.batch_size, drop_last=loader.drop_last)
     elif changes.get("batch_sampler", loader.batch_sampler) is not None:
         named["batch_sampler"] = order(changes.pop("batch_sampler", loader.batch_sampler))
@@ -122,7 +122,7 @@ def _timeout_of(loader: Any) -> float:
 
 
 def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 def _arguments(loader: Any, **values: Any) -> Remedy:
@@ -182,10 +182,10 @@ def _pinning(loader: Any, has_gpu: bool, is_blocking: bool) -> List[WhatIf]:
 
 
 def _batch_size(loader: Any) -> List[WhatIf]:
-    from torch.utils.data import BatchSampler, IterableDataset
+    from torch.utils.data import BatchSampler
 
     sampler = loader.batch_sampler
-    if type(sampler) is not BatchSampler or isinstance(loader.dataset, IterableDataset):  # whose sampler is a dummy
+    if type(sampler) is not BatchSampler or _is_stream(loader):  # whose sampler is a dummy
         return []
     size = 2 * sampler.batch_size
     larger = BatchSampler(sampler.sampler, size, sampler.drop_last)
@@ -230,22 +230,19 @@ class _Decoded:
         return image.copy() if hasattr(image, "copy") else image
 
 
-def _with_decoded(loader: Any, paths: List[str]) -> Callable[[], Any]:
-    def opened() -> Any:
-        from torch.utils.data import BatchSampler, SequentialSampler
+def _with_decoded(loader: Any, paths: List[str]) -> Any:
+    from torch.utils.data import BatchSampler, SequentialSampler
 
-        dataset = copy.copy(loader.dataset)
-        decode = loader.dataset.loader
-        kept = {path: decode(path) for path in paths}
-        for image in kept.values():
-            if hasattr(image, "load"):
-                image.load()
-        dataset.loader = _Decoded(kept)
-        dataset.samples = dataset.samples[:len(paths)]
-        size = min(loader.batch_size or 1, len(paths))
-        return rebuilt(loader, dataset=dataset, batch_sampler=BatchSampler(SequentialSampler(paths), size, True))
-
-    return opened
+    dataset = copy.copy(loader.dataset)
+    decode = loader.dataset.loader
+    kept = {path: decode(path) for path in paths}
+    for image in kept.values():
+        if hasattr(image, "load"):
+            image.load()
+    dataset.loader = _Decoded(kept)
+    dataset.samples = dataset.samples[:len(paths)]
+    size = min(loader.batch_size or 1, len(paths))
+    return rebuilt(loader, dataset=dataset, batch_sampler=BatchSampler(SequentialSampler(paths), size, True))
 
 
 def _decode_cache(loader: Any) -> List[WhatIf]:
@@ -260,7 +257,7 @@ def _decode_cache(loader: Any) -> List[WhatIf]:
     remedy = Remedy("Keep decoded images in memory (from the second epoch on)",
                     ("from functools import lru_cache", "dataset.loader = lru_cache(None)(dataset.loader)",
                      "# and num_workers=0 or persistent_workers=True, so that the cache lives on"))
-    what_if = WhatIf("decode-cache", remedy, batches=_with_decoded(loader, paths), is_trade=True)
+    what_if = WhatIf("decode-cache", remedy, batches=lambda: _with_decoded(loader, paths), is_trade=True)
     needed, available = len(samples) * _bytes_of(decode(paths[0])), _available_bytes()
     if needed > available / 2:
         what_if.skipped = (f"the images take {needed / 1e9:.1f} GB, more than half of the {available / 1e9:.1f} GB "
@@ -304,6 +301,14 @@ def have_same_data(one: Any, other: Any) -> bool:
     return first is second or (isinstance(first, str) and isinstance(second, str) and first == second)
 
 
+def length_of(loader: Any) -> Optional[int]:
+    """Batches in an epoch; None: not known, as of a stream."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
 def is_copied(loader: Any) -> bool:
     """Whether a copy of the loader is measured, so that an iteration in progress is not touched."""
     from torch.utils.data import DataLoader
@@ -327,9 +332,7 @@ def persistent_remedy() -> Remedy:
 def epoch_start(loader: Any, is_persistent: bool, clock: Callable[[], float], rounds: int) -> Optional[List[float]]:
     """Seconds from the last batch of an epoch to the first one of the next, by round; the first one warms up. These
     epochs have one batch for each worker, since a loader that is left earlier first loads what it was asked for."""
-    from torch.utils.data import IterableDataset
-
-    if isinstance(loader.dataset, IterableDataset):  # its whole epochs may be long
+    if _is_stream(loader):  # its whole epochs may be long
         return None
     made = rebuilt(loader, order=lambda sampler: Few(sampler, max(1, loader.num_workers)),
                    persistent_workers=is_persistent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 from ._core import Error
 from .patches import Calls, Copies, Counted, calls_of, replaced
@@ -134,10 +134,9 @@ class Observation:
         self._depth += 1
         if self._depth > 1 or not self.torch.is_grad_enabled():
             return
-        self.is_anomaly = self.is_anomaly or self.torch.is_anomaly_enabled()
-        self.is_profiled = self.is_profiled or self.torch._C._autograd._profiler_enabled()
-        self.is_autocast = self.is_autocast or self.torch.is_autocast_enabled("cpu") or (
-            self.torch.is_autocast_enabled("cuda"))
+        self.is_anomaly |= self.torch.is_anomaly_enabled()
+        self.is_profiled |= self.torch._C._autograd._profiler_enabled()
+        self.is_autocast |= self.torch.is_autocast_enabled("cpu") or self.torch.is_autocast_enabled("cuda")
         has_weights = any(True for _ in module.parameters())
         if self._finds_modules and has_weights and all(each is not module for each in self.modules):
             self.modules.append(module)
@@ -166,6 +165,5 @@ class Observation:
 
     def missing(self) -> List[str]:
         """Names of the parts that were not found, for one line."""
-        found: Dict[str, bool] = {"a module with weights that is called with gradients": bool(self.modules),
-                                  "an optimizer that makes a step": bool(self.optimizers)}
-        return [name for name, is_there in found.items() if not is_there]
+        modules = [] if self.modules else ["a module with weights that is called with gradients"]
+        return modules + ([] if self.optimizers else ["an optimizer that makes a step"])

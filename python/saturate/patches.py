@@ -13,10 +13,10 @@ import threading
 import time
 import weakref
 from collections import UserDict
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
-# Calls that a step may make, by the cause that they would be. (owner, names)
-Calls = Dict[str, List[Tuple[Any, Tuple[str, ...]]]]
+# Calls that a step may make, by the cause that they would be. (owner, name)
+Calls = Dict[str, List[Tuple[Any, str]]]
 
 _WRITES = ("add_scalar", "add_scalars", "add_histogram", "add_image", "add_images", "add_figure")
 # More calls, of what the loop has imported: (cause, module, class or none, names)
@@ -33,6 +33,7 @@ _OF_MODULES: Tuple[Tuple[str, str, str, Tuple[str, ...]], ...] = (
     ("checkpoint-saves", "lightning_fabric.plugins.io.torch_io", "", ("_atomic_save",)),
     ("checkpoint-saves", "safetensors.torch", "", ("serialize_file",)),
 )
+_READS = ("item", "tolist", "__float__", "__int__", "__index__", "__bool__", "__format__", "__repr__")
 COPIES = ("to", "cuda")
 CONDITIONS = ("__bool__", "__index__")  # an old value could lead to a branch that does not fit the step's data
 MOST_REPEATS = 8  # of one place in one step, that get its first value: a loop may wait for another one
@@ -40,20 +41,17 @@ MOST_REPEATS = 8  # of one place in one step, that get its first value: a loop m
 
 def calls_of(torch: Any) -> Calls:
     found: Calls = {
-        "item-in-loop": [(torch.Tensor, ("item", "tolist", "__float__", "__int__", "__index__", "__bool__",
-                                         "__format__", "__repr__"))],
-        "print-in-loop": [(builtins, ("print",))],
-        "logging": [(logging.Logger, ("handle",)), (os, ("fsync",))],
-        "checkpoint-saves": [(torch, ("save",))],
+        "item-in-loop": [(torch.Tensor, name) for name in _READS],
+        "print-in-loop": [(builtins, "print")],
+        "logging": [(logging.Logger, "handle"), (os, "fsync")],
+        "checkpoint-saves": [(torch, "save")],
     }
     if torch.cuda.is_initialized():  # else nothing waits there
-        found["item-in-loop"].append((torch.cuda, ("synchronize",)))
+        found["item-in-loop"].append((torch.cuda, "synchronize"))
     for cause, module, kind, names in _OF_MODULES:
         owner = sys.modules.get(module)
         owner = getattr(owner, kind, None) if kind else owner
-        present = tuple(name for name in names if hasattr(owner, name))
-        if present:
-            found[cause].append((owner, present))
+        found[cause] += [(owner, name) for name in names if hasattr(owner, name)]
     return found
 
 
@@ -70,6 +68,15 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
                 setattr(owner, name, own)
             else:
                 delattr(owner, name)  # it was inherited
+
+
+@contextlib.contextmanager
+def all_replaced(values: Iterable[Tuple[Any, str, Any]]) -> Iterator[None]:
+    """`values`: (owner, name, value) of each replacement."""
+    with contextlib.ExitStack() as stack:
+        for each in values:
+            stack.enter_context(replaced(*each))
+        yield
 
 
 def endless_schedules(torch: Any) -> contextlib.AbstractContextManager[None]:
@@ -199,7 +206,7 @@ class Counted:
 
     def add(self, calls: Calls) -> None:
         """While active(): counts these calls too."""
-        found = {(owner, name): cause for cause, places in calls.items() for owner, names in places for name in names}
+        found = {place: cause for cause, places in calls.items() for place in places}
         for owner, name in found.keys() - self._places:
             wrapper = self.wrapper(found[owner, name], getattr(owner, name))
             self._stack.enter_context(replaced(owner, name, wrapper))
@@ -221,6 +228,16 @@ class _Turn:
     def __init__(self) -> None:
         self.is_active = False
         self.repeats: Dict[Any, int] = {}  # in this step, by place
+
+    @contextlib.contextmanager
+    def active(self, values: Iterable[Tuple[Any, str, Any]]) -> Iterator[None]:
+        """While these are in place, see all_replaced()."""
+        with all_replaced(values):
+            self.is_active = True
+            try:
+                yield
+            finally:
+                self.is_active = False
 
 
 def _is_read_anew(name: str, tensor: Any) -> bool:
@@ -259,19 +276,13 @@ def without_calls(cause: str, calls: Calls) -> Callable[[], contextlib.AbstractC
     The `with` block's value is to be called before each step."""
     turn, tensor = _Turn(), sys.modules["torch"].Tensor
     wrappers = [(owner, name, _silent(getattr(owner, name), name, owner is tensor, turn))
-                for owner, names in calls[cause] for name in names if name not in CONDITIONS]
+                for owner, name in calls[cause] if name not in CONDITIONS]
 
     @contextlib.contextmanager
     def change() -> Iterator[Callable[[], None]]:
-        with contextlib.ExitStack() as stack:
-            for owner, name, value in wrappers:
-                stack.enter_context(replaced(owner, name, value))
-            turn.repeats.clear()
-            turn.is_active = True
-            try:
-                yield turn.repeats.clear
-            finally:
-                turn.is_active = False
+        turn.repeats.clear()
+        with turn.active(wrappers):
+            yield turn.repeats.clear
 
     return change
 
@@ -297,16 +308,5 @@ def uncounted_saves(
 
         return save
 
-    @contextlib.contextmanager
-    def change() -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            for owner, names in calls["checkpoint-saves"]:
-                for name in names:
-                    stack.enter_context(replaced(owner, name, wrapper(getattr(owner, name))))
-            turn.is_active = True
-            try:
-                yield
-            finally:
-                turn.is_active = False
-
-    return change
+    return lambda: turn.active([(owner, name, wrapper(getattr(owner, name)))
+                                for owner, name in calls["checkpoint-saves"]])

@@ -105,19 +105,17 @@ class EventFiles:
         if record["kind"] != "step":
             return
         values = {**{name: record[name] for name in SCALARS}, **record["telemetry"]}
+        if record["workers"]:
+            values["worker_s_per_batch"] = record["workers"]["busy_s"] / max(1, record["workers"]["batches"])
         for name, value in values.items():
             if value is not None:
                 self._writer.add_scalar(f"{name}/train", value, record["step"])
-        for group in ("phases", "device_phases"):
+        for group, title in (("phases", "share_of_time"), ("device_phases", "share_of_device_time")):
             spent = record[group] or {}
             total = sum(spent.values())
             for name, seconds in spent.items():
                 if total > 0:
-                    title = "share_of_time" if group == "phases" else "share_of_device_time"
                     self._writer.add_scalar(f"{title}/{name}", seconds / total, record["step"])
-        if record["workers"]:
-            self._writer.add_scalar("worker_s_per_batch/train", record["workers"]["busy_s"] / max(
-                1, record["workers"]["batches"]), record["step"])
 
     def close(self) -> None:
         self._writer.close()

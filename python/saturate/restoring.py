@@ -17,6 +17,7 @@ from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Op
 from ._core import Error
 
 Restore = Callable[[], None]
+CONTAINERS: Tuple[Any, ...] = (dict, list, set, collections.deque)
 
 
 def _nothing() -> None:
@@ -54,61 +55,24 @@ def _keep_tensor(tensor: Any, torch: Any) -> Restore:
     return restore
 
 
-def _keep_dict(value: Dict[Any, Any], seen: Set[int], torch: Any) -> Restore:
-    items = dict(value)
-    parts = _keep_each(items.values(), seen, torch)
+def _keep_elements(value: Any) -> Restore:
+    """Which objects one of CONTAINERS refers to, but not what is in them."""
+    kind = next(each for each in CONTAINERS if isinstance(value, each))
+    elements = kind(value)
 
     def restore() -> None:
         value.clear()
-        value.update(items)
-        for part in parts:
-            part()
+        (value.update if kind in (dict, set) else value.extend)(elements)
 
     return restore
 
 
-def _keep_list(value: List[Any], seen: Set[int], torch: Any) -> Restore:
-    items = list(value)
-    parts = _keep_each(items, seen, torch)
-
-    def restore() -> None:
-        value[:] = items
-        for part in parts:
-            part()
-
-    return restore
-
-
-def _keep_entries(value: Dict[Any, Any]) -> Restore:
-    """Which objects a dict refers to, but not what is in them."""
-    items = dict(value)
-
-    def restore() -> None:
-        value.clear()
-        value.update(items)
-
-    return restore
-
-
-def _keep_elements(value: Any) -> Optional[Restore]:
-    """Keeps an array, a set or a deque; None: it is something else."""
-    numpy = sys.modules.get("numpy")
-    if numpy and isinstance(value, numpy.ndarray) and value.flags.writeable:
+def _keep_numbers(value: Any, torch: Any) -> Optional[Restore]:
+    """Keeps an array, or a generator of random numbers; None: it is something else."""
+    arrays = sys.modules.get("numpy")
+    if arrays and isinstance(value, arrays.ndarray) and value.flags.writeable:
         array = value.copy()
-        return lambda: numpy.copyto(value, array)
-    if isinstance(value, (set, collections.deque)):
-        elements = copy.copy(value)
-
-        def restore() -> None:
-            value.clear()
-            (value.update if isinstance(value, set) else value.extend)(elements)
-
-        return restore
-    return None
-
-
-def _keep_generator(value: Any, torch: Any) -> Optional[Restore]:
-    """Keeps a generator of random numbers; None: it is something else."""
+        return lambda: arrays.copyto(value, array)
     if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         before = value.getstate()
         return lambda: value.setstate(before)
@@ -134,31 +98,25 @@ def _generators(torch: Any, objects: List[Any]) -> List[Any]:
 
 
 def _keep(value: Any, seen: Set[int], torch: Any) -> Restore:
-    """Keeps a tensor, a generator, an array, a dict, a list, a set or a deque, however nested; other values are taken to
-    be immutable."""
+    """Keeps a tensor, a generator, an array or one of CONTAINERS, however nested; other values are taken to be
+    immutable."""
     if id(value) in seen:
         return _nothing
-    if isinstance(value, torch.Tensor):
-        seen.add(id(value))
-        return _keep_tensor(value, torch)
-    keep_generator = _keep_generator(value, torch)
-    if keep_generator:
-        seen.add(id(value))
-        return keep_generator
-    if isinstance(value, dict):
-        seen.add(id(value))
-        return _keep_dict(value, seen, torch)
-    if isinstance(value, list):
-        seen.add(id(value))
-        return _keep_list(value, seen, torch)
-    keep_elements = _keep_elements(value)
-    if keep_elements:
-        seen.add(id(value))
-        return keep_elements
     if isinstance(value, tuple):
         parts = _keep_each(value, seen, torch)
         return functools.partial(_call_each, parts) if parts else _nothing
-    return _nothing
+    if isinstance(value, torch.Tensor):
+        keep: Optional[Restore] = _keep_tensor(value, torch)
+    else:
+        keep = _keep_elements(value) if isinstance(value, CONTAINERS) else _keep_numbers(value, torch)
+    if keep is None:
+        return _nothing
+    seen.add(id(value))
+    inside: Iterable[Any] = ()
+    if isinstance(value, (dict, list, collections.deque)):  # what is in a set is immutable
+        inside = dict(value).values() if isinstance(value, dict) else list(value)
+    parts = _keep_each(inside, seen, torch)
+    return functools.partial(_call_each, [keep, *parts]) if parts else keep
 
 
 def _keep_each(values: Iterable[Any], seen: Set[int], torch: Any) -> List[Restore]:
@@ -236,22 +194,21 @@ class Kept:
         is_lazy = isinstance(module, self._torch.nn.modules.lazy.LazyModuleMixin)
         is_of_torch = type(module).__module__.startswith("torch.")  # some, such as DDP, also have state in C++
         if not is_lazy and not is_of_torch:
-            self._parts.append(_keep_entries(vars(module)))
+            self._parts.append(_keep_elements(vars(module)))
         self._parts.append(restore_mode)
         for name in ("_parameters", "_buffers"):
             if isinstance(vars(module).get(name), dict):
-                self._parts.append(_keep_entries(vars(module)[name]))
+                self._parts.append(_keep_elements(vars(module)[name]))
         own = self._torch.nn.Module  # whose methods a class may override
         for _, tensor in [*own.named_parameters(module, recurse=False), *own.named_buffers(module, recurse=False)]:
             self._parts.append(_keep(tensor, seen, self._torch))
 
     def _keep_object(self, value: Any, seen: Set[int]) -> bool:
         """False: its state is unknown."""
-        keep = _keep_generator(value, self._torch) or _keep_elements(value)
-        if keep:
-            self._parts.append(keep)
-        elif isinstance(value, (dict, list, tuple, self._torch.Tensor)):
+        if isinstance(value, (*CONTAINERS, tuple, self._torch.Tensor)):
             self._parts.append(_keep(value, seen, self._torch))
+        elif (keep := _keep_numbers(value, self._torch)) is not None:
+            self._parts.append(keep)
         elif (state := self._own_state(value)) is not None:
             self._parts.append(lambda: value.load_state_dict(copy.deepcopy(state)))
         elif hasattr(value, "__dict__"):

@@ -7,16 +7,16 @@ import functools
 import os
 import sys
 import time
-from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence, Set
+from typing import Any, Callable, Collection, Dict, Generator, Iterator, List, Optional, Sequence, Set
 
 from ._core import Error
 from .device_time import synchronize
 from .diagnosing import Diagnosis, conclude
 from .group_turns import check_group, world_of
 from .loader import Loader
-from .loader_what_ifs import have_same_data, makes_own_batches, own_batches
+from .loader_what_ifs import have_same_data, length_of, makes_own_batches, own_batches
 from .observing import STEPS, Observation, check_torch
-from .patches import endless_schedules, replaced
+from .patches import all_replaced, endless_schedules, replaced
 from .running import Threads, run_script, saved_by_cycle, this_thread
 from .session import Session, check_names, first_line, is_failure, is_interrupt
 from .turns import Arm, Turns
@@ -82,7 +82,7 @@ class ScriptLoop:
         self.seen = Observation(torch)
         self.loader: Any = None
         self._again: Any = None               # the latest that the script made in its place
-        self._batches: Optional[Iterator[Any]] = None
+        self._batches: Optional[Generator[Any, None, None]] = None
         self._first: List[Any] = []           # their first one, until it is given
         self.refused = ""                     # why the loop cannot be measured: the script goes on as it is
         self._counts: Dict[int, int] = {}     # batches of each loader
@@ -98,7 +98,7 @@ class ScriptLoop:
         self._thread = this_thread()
         self._threads = Threads(torch)
 
-    def begin(self) -> Iterator[Any]:
+    def begin(self) -> Generator[Any, None, None]:
         """The batches of the measurement, once the loop is known."""
         raise NotImplementedError
 
@@ -114,11 +114,11 @@ class ScriptLoop:
         from torch.optim.optimizer import register_optimizer_step_post_hook
         from torch.utils.data import DataLoader
 
-        with contextlib.ExitStack() as hooks, register_optimizer_step_post_hook(self._after_step), self._stack:
-            for kind in (DataLoader, Loader):
-                for name, wrapped in (("__iter__", self._watching), ("__init__", self._noting_line),
-                                      ("__len__", self._noting_length)):
-                    hooks.enter_context(replaced(kind, name, wrapped(getattr(kind, name))))
+        wrappers: Dict[str, Callable[..., Any]] = {
+            "__iter__": self._watching, "__init__": self._noting_line, "__len__": self._noting_length}
+        watched = [(kind, name, wrapped(getattr(kind, name))) for kind in (DataLoader, Loader)
+                   for name, wrapped in wrappers.items()]
+        with all_replaced(watched), register_optimizer_step_post_hook(self._after_step), self._stack:
             self._stack.enter_context(self.seen.active())
             try:
                 yield
@@ -178,10 +178,8 @@ class ScriptLoop:
         them, it goes on instead: what comes between epochs may take long."""
         if not hasattr(loader, "_saturate_is_counted") and self._is_stepping:
             return False
-        try:
-            return given >= len(loader)
-        except TypeError:
-            return False
+        length = length_of(loader)
+        return length is not None and given >= length
 
     def is_known(self, loader: Any) -> bool:
         """Called before each batch of a loader."""
@@ -237,9 +235,8 @@ class ScriptLoop:
 
     def _end_measurement(self) -> None:
         """Undoes its present change."""
-        close = getattr(self._batches, "close", None)
-        if close is not None:
-            close()
+        if self._batches is not None:
+            self._batches.close()
 
     def _give_up(self) -> None:
         self._end_measurement()
@@ -286,7 +283,7 @@ class DiagnosedLoop(ScriptLoop):
         self._arguments: Dict[str, Any] = {"seconds": seconds, "only": only, "skip": skip, "clock": clock,
                                            "report": lambda text: sys.stderr.write(f"saturate: {text}\n")}
 
-    def begin(self) -> Iterator[Any]:
+    def begin(self) -> Generator[Any, None, None]:
         check_group(self.torch, self.seen.groups)  # before anything is copied: sharded weights may not allow it
         self.session = Session(self.torch, self.loader, self.seen, **self._arguments)
         return self.session.run()
@@ -331,7 +328,7 @@ class MeasuredLoop(ScriptLoop):
         self.losses: List[Any] = []
         self._unscaled: Dict[int, Any] = {}  # by the id of what a GradScaler made of it, which is kept too
 
-    def begin(self) -> Iterator[Any]:
+    def begin(self) -> Generator[Any, None, None]:
         if world_of(self.torch) > 1:  # they would wait for this one
             raise Error("several processes train together, which only diagnose measures. Use diagnose")
         backward = self.torch.autograd.backward

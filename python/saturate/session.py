@@ -9,7 +9,8 @@ from typing import Any, Callable, Collection, Generator, List, Optional
 from ._core import Error, paired_gain
 from .device_time import synchronize
 from .group_turns import GroupTurns, world_of
-from .loader_what_ifs import AsItIs, epoch_start, is_copied, loader_what_ifs, own_batches, persistent_remedy
+from .loader_what_ifs import (OF_DATALOADER, AsItIs, epoch_start, is_copied, length_of, loader_what_ifs, own_batches,
+                              persistent_remedy)
 from .observing import STEPS, Observation
 from .patches import endless_schedules
 from .restoring import Kept
@@ -21,7 +22,7 @@ FIRST_ROUNDS, MOST_ROUNDS = 3, 12
 FIRST_SHARE = 0.55     # of the time, for a first measurement; then what is worth doing is measured again, then the rest
 HOPELESS = 1.02        # the end of an interval that is not measured further
 LEAST_MADE = 0.5       # of the optimizers' steps for a batch, without which a change has made the loop skip batches
-NEEDED = 1.05          # at most, of what removes a limit altogether, so that a part of it can be worth doing
+NEEDED = 1.05          # at most, so that a change, or a part of what removes a limit altogether, can be worth doing
 OF_OPTIMIZERS = ("fused-optimizer", "foreach-optimizer")
 TURN_SHARE = 1 / 150   # of the time
 MOST_TURN_S, LEAST_TURN_S = 1.0, 0.1
@@ -32,10 +33,8 @@ LAST = ("saturate-loader", "batch-size", "compile")
 SEEN = ("item-in-loop", "print-in-loop", "logging", "checkpoint-saves", "anomaly-mode", "profiler-on", "set-to-none",
         "threads")
 
-NAMES = ("data-loading", "workers-too-few", "workers-too-many", "prefetch", "persistent-workers", "pin-memory",
-         "decode-cache", "saturate-loader", "batch-size", "item-in-loop", "print-in-loop", "logging", "checkpoint-saves",
-         "anomaly-mode", "profiler-on", "set-to-none", "threads", "tf32", "cudnn-benchmark", "fused-optimizer",
-         "foreach-optimizer", "channels-last", "autocast-bf16", "autocast-fp16", "compile", "ddp-buckets", "straggler")
+NAMES = ("data-loading", *OF_DATALOADER, *SEEN, "tf32", "cudnn-benchmark", *OF_OPTIMIZERS, "channels-last",
+         "autocast-bf16", "autocast-fp16", "compile", "ddp-buckets", "straggler")
 
 NoPace = Generator[Any, None, None]
 Measured = Generator[Any, None, List[WhatIf]]
@@ -53,7 +52,7 @@ class Session:
 
     def __init__(self, torch: Any, loader: Any, seen: Observation, *, seconds: Optional[float],
                  only: Optional[Collection[str]], skip: Collection[str], objects: Collection[Any] = (),
-                 kept: Optional[Kept] = None, clock: Callable[[], float] = time.perf_counter,
+                 clock: Callable[[], float] = time.perf_counter,
                  report: Callable[[str], Any] = lambda _: None) -> None:
         self.torch, self.loader, self.seen = torch, loader, seen
         self.seconds, self._is_given = seconds or SHORTEST_S, seconds is not None
@@ -62,7 +61,7 @@ class Session:
         self.turns = Turns((lambda: synchronize(torch)) if self.has_gpu else lambda: None, clock)
         seen.uncounted = self.turns.uncounted
         self._clock, self._report = clock, report
-        self._kept = kept or Kept(torch, objects, samplers_of(loader), getattr(loader, "dataset", None))
+        self._kept = Kept(torch, objects, samplers_of(loader), getattr(loader, "dataset", None))
         self._own = Arm(own_batches(loader), is_made_here=is_copied(loader))
         self._turn_s = min(MOST_TURN_S, max(LEAST_TURN_S, self.seconds * TURN_SHARE))
         self.results: List[WhatIf] = []
@@ -109,7 +108,7 @@ class Session:
             self.results = self._wanted()  # with more time `compile` is tried too
             self._persistence()
             first = yield from self._first_pass(FIRST_SHARE)
-            worth = [each for each in first if each.is_worth()]
+            worth = [each for each in first if each.is_worth() or _is_suspect(each)]
             yield from self._second_pass(worth)
             yield from self._first_pass(1.0)
             yield from self._second_pass([each for each in self.results if all(each is not other for other in worth)])
@@ -122,7 +121,7 @@ class Session:
     def _group(self) -> NoPace:
         """Processes that train together make the same steps: only what is between them is measured."""
         measured = GroupTurns(self.torch, self.turns, self.seen.groups, self._own)
-        yield from measured.run(self.seconds)
+        yield from measured.run(self.seconds, self.is_wanted("ddp-buckets"))
         self.pace = measured.pace
         self.results = [each for each in measured.what_ifs() if self.is_wanted(each.name)]
 
@@ -223,7 +222,8 @@ class Session:
 
     def _second_pass(self, fresh: List[WhatIf]) -> NoPace:
         """Measures those again that matter: the greatest of many noisy gains is too great."""
-        open_ = [each for each in fresh if each.before and (each.is_worth() or each.may_be_worth())]
+        open_ = [each for each in fresh
+                 if each.before and (each.is_worth() or each.may_be_worth() or _is_suspect(each))]
         open_.sort(key=lambda each: -(each.gain or Gain(0, 0, 0)).ratio)
         for number, each in enumerate(open_):
             left = self._left()
@@ -278,9 +278,8 @@ class Session:
         has_workers = is_copied(loader) and bool(getattr(loader, "num_workers", 0)) and not loader.persistent_workers
         if not has_workers or self.pace is None or not self.is_wanted(name):
             return
-        try:
-            steps = len(loader)
-        except TypeError:
+        steps = length_of(loader)
+        if steps is None:
             return
         now = epoch_start(loader, False, self._clock, FIRST_ROUNDS)
         stays = epoch_start(loader, True, self._clock, FIRST_ROUNDS)
@@ -298,6 +297,11 @@ class Session:
 
 def _gain_of(before: List[Pace], after: List[Pace]) -> Gain:
     return Gain(*paired_gain([pace.samples_per_s for pace in before], [pace.samples_per_s for pace in after]))
+
+
+def _is_suspect(what_if: WhatIf) -> bool:
+    """Whether what the loop was seen to do may be worth a change: then even a small gain is likely to be real."""
+    return what_if.name in SEEN and what_if.gain is not None and what_if.gain.high >= NEEDED
 
 
 def is_interrupt(failure: BaseException) -> bool:

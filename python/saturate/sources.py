@@ -137,10 +137,6 @@ def is_image_folder(source: Any) -> bool:
             and source.loader is folder.default_loader)
 
 
-def is_plain_image_folder(source: Any) -> bool:
-    return is_image_folder(source) and source.transform is None and source.target_transform is None
-
-
 def text_of_source(source: Any) -> Optional[str]:
     """A source that the recipe names; None: an object that is a dataset. Raises TypeError on any other."""
     if isinstance(source, str):
@@ -166,7 +162,8 @@ def open_source(source: Any, processes: int, target: str) -> OwnSource:
         from .workers import ProcessSource
 
         return ProcessSource(source, processes, target)
-    is_plain = target == "label" and is_plain_image_folder(source)
+    is_plain = (target == "label" and is_image_folder(source)
+                and source.transform is None and source.target_transform is None)
     return (ImageFolderSource if is_plain else OwnSource)(source, target)
 
 

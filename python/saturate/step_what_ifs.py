@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import shutil
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from .loader_what_ifs import cores
 from .observing import Observation
-from .patches import replaced, uncounted_saves, without_calls
+from .patches import all_replaced, replaced, uncounted_saves, without_calls
 from .patching import Edit
 from .turns import Remedy, WhatIf, not_tried
 
@@ -32,40 +33,32 @@ def called_often(seen: Observation) -> List[WhatIf]:
             for cause, remedy in REMEDIES.items() if seen.is_often(cause)]
 
 
-def _without_anomaly(torch: Any) -> Callable[[], Any]:
-    @contextlib.contextmanager
-    def change() -> Iterator[None]:
-        was_on, checked = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-        torch.set_anomaly_enabled(False)
+@contextlib.contextmanager
+def _without_anomaly(torch: Any) -> Iterator[None]:
+    was_on, checked = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    torch.set_anomaly_enabled(False)
+    try:
+        with replaced(torch, "set_anomaly_enabled", lambda *_, **__: None):
+            yield
+    finally:
+        torch.set_anomaly_enabled(was_on, checked)
+
+
+@contextlib.contextmanager
+def _without_profiler(torch: Any) -> Iterator[None]:
+    profile, outer = torch.autograd.profiler.profile, torch._C._autograd._profiler_enabled()
+    kinds = {torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA}
+    if outer:
+        torch._C._autograd._toggle_collection_dynamic(False, kinds)
+    of_step: List[Tuple[Any, str, Any]] = [] if outer else [  # which starts it
+        (profile, "__enter__", lambda this: this), (profile, "__exit__", lambda *_: False),
+        (torch.profiler.profile, "start", lambda _: None), (torch.profiler.profile, "stop", lambda _: None)]
+    with all_replaced(of_step):
         try:
-            with replaced(torch, "set_anomaly_enabled", lambda *_, **__: None):
-                yield
+            yield
         finally:
-            torch.set_anomaly_enabled(was_on, checked)
-
-    return change
-
-
-def _without_profiler(torch: Any) -> Callable[[], Any]:
-    @contextlib.contextmanager
-    def change() -> Iterator[None]:
-        profile, outer = torch.autograd.profiler.profile, torch._C._autograd._profiler_enabled()
-        kinds = {torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA}
-        if outer:
-            torch._C._autograd._toggle_collection_dynamic(False, kinds)
-        with contextlib.ExitStack() as stack:
-            if not outer:  # the step starts it
-                stack.enter_context(replaced(profile, "__enter__", lambda this: this))
-                stack.enter_context(replaced(profile, "__exit__", lambda *_: False))
-                stack.enter_context(replaced(torch.profiler.profile, "start", lambda this: None))
-                stack.enter_context(replaced(torch.profiler.profile, "stop", lambda this: None))
-            try:
-                yield
-            finally:
-                if outer:
-                    torch._C._autograd._toggle_collection_dynamic(True, kinds)
-
-    return change
+            if outer:
+                torch._C._autograd._toggle_collection_dynamic(True, kinds)
 
 
 def _leftovers(seen: Observation) -> List[WhatIf]:
@@ -73,44 +66,46 @@ def _leftovers(seen: Observation) -> List[WhatIf]:
     if seen.is_anomaly:
         remedy = Remedy("Switch anomaly detection off", ("torch.autograd.set_detect_anomaly(False)",),
                         Edit("set_detect_anomaly", {"mode": False}))
-        found.append(WhatIf("anomaly-mode", remedy, _without_anomaly(seen.torch)))
+        found.append(WhatIf("anomaly-mode", remedy, lambda: _without_anomaly(seen.torch)))
     if seen.is_profiled:
         found.append(WhatIf("profiler-on", Remedy("Profile a few steps only", (
             "with torch.profiler.profile(schedule=torch.profiler.schedule(wait=10, warmup=2, active=3)) as p:",)),
-            _without_profiler(seen.torch)))
+            lambda: _without_profiler(seen.torch)))
     return found
 
 
 def _set_to_none(seen: Observation) -> List[WhatIf]:
     if not seen.is_zeroed:
         return []
-    owners = (seen.torch.optim.Optimizer, seen.torch.nn.Module)
 
-    @contextlib.contextmanager
-    def change() -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            for owner in owners:
-                def zero_grad(this: Any, set_to_none: bool = True, _call: Any = owner.zero_grad) -> Any:
-                    return _call(this, True)
+    def to_none(original: Callable[..., Any]) -> Callable[..., Any]:
+        def zero_grad(this: Any, set_to_none: bool = True) -> Any:
+            return original(this, True)
 
-                stack.enter_context(replaced(owner, "zero_grad", zero_grad))
-            yield
+        return zero_grad
+
+    def change() -> contextlib.AbstractContextManager[None]:
+        return all_replaced([(owner, "zero_grad", to_none(owner.zero_grad))
+                             for owner in (seen.torch.optim.Optimizer, seen.torch.nn.Module)])
 
     remedy = Remedy("Do not fill gradients with zeros", ("optimizer.zero_grad(set_to_none=True)",),
                     Edit("zero_grad", {"set_to_none": True}))
     return [WhatIf("set-to-none", remedy, change)]
 
 
+def _is_of_torch(optimizer: Any, kinds: Tuple[str, ...]) -> bool:
+    return type(optimizer).__name__ in kinds and type(optimizer).__module__.startswith("torch.optim")
+
+
 def _fused(seen: Observation) -> List[WhatIf]:
-    targets = [each for each in seen.optimizers if type(each).__name__ in FUSED and type(each).__module__.startswith(
-        "torch.optim") and not any(group.get("fused") for group in each.param_groups)]
+    targets = [each for each in seen.optimizers if _is_of_torch(each, FUSED)
+               and not any(group.get("fused") for group in each.param_groups)]
     if not targets:
         return []
     name = type(targets[0]).__name__
     remedy = Remedy("Update all weights in one call", (f"torch.optim.{name}(..., fused=True)",),
                     Edit(name, {"fused": True}))
-    movable = all(parameter.is_floating_point() and parameter.device.type in ("cpu", "cuda")
-                  for each in targets for group in each.param_groups for parameter in group["params"])
+    parameters = [parameter for each in targets for group in each.param_groups for parameter in group["params"]]
 
     @contextlib.contextmanager
     def change() -> Iterator[None]:
@@ -125,13 +120,11 @@ def _fused(seen: Observation) -> List[WhatIf]:
 
     is_sparse = any(
         getattr(each, "sparse", False) is True for outer in seen.modules for each in outer.modules()) or any(
-        parameter.grad is not None and parameter.grad.is_sparse
-        for each in targets for group in each.param_groups for parameter in group["params"])
+        parameter.grad is not None and parameter.grad.is_sparse for parameter in parameters)
     why = "it cannot update sparse gradients" if is_sparse else ""
-    if name == "Adagrad" and any(parameter.is_cuda for each in targets for group in each.param_groups
-                                 for parameter in group["params"]) and not _has_fused_adagrad(seen.torch):
+    if name == "Adagrad" and any(each.is_cuda for each in parameters) and not _has_fused_adagrad(seen.torch):
         why = "this torch has no fused Adagrad for a GPU"
-    if not movable:
+    if not all(each.is_floating_point() and each.device.type in ("cpu", "cuda") for each in parameters):
         why = "its parameters are not all floating-point on a CPU or GPU"
     return [WhatIf("fused-optimizer", remedy, change, skipped=why)]
 
@@ -142,8 +135,8 @@ def _has_fused_adagrad(torch: Any) -> bool:
 
 def _foreach(seen: Observation) -> List[WhatIf]:
     """On a GPU it is in use unless it is refused."""
-    targets = [each for each in seen.optimizers if type(each).__name__ in FOREACH and type(each).__module__.startswith(
-        "torch.optim") and any(group["foreach"] is False or (group["foreach"] is None and any(
+    targets = [each for each in seen.optimizers if _is_of_torch(each, FOREACH) and any(
+        group["foreach"] is False or (group["foreach"] is None and any(
             not parameter.is_cuda for parameter in group["params"])) for group in each.param_groups)]
     if not targets:
         return []
@@ -248,30 +241,28 @@ def _autocast(seen: Observation, has_gpu: bool) -> List[WhatIf]:
                 value[name] = as_float(value[name])
         return type(value)(as_float(each) for each in value) if type(value) in (list, tuple) else value
 
-    def casting(kind: Any) -> Callable[[], Any]:
-        @contextlib.contextmanager
-        def change() -> Iterator[None]:
-            with contextlib.ExitStack() as stack:
-                for module in seen.modules:
-                    def forward(*arguments: Any, _call: Any = module.forward, **named: Any) -> Any:
-                        with torch.autocast("cuda" if has_gpu else "cpu", dtype=kind):
-                            return as_float(_call(*arguments, **named))
-
-                    stack.enter_context(replaced(module, "forward", forward))
-                if kind is torch.float16:
-                    stack.callback(register_optimizer_step_pre_hook(unscaling(torch)).remove)
-                yield
-
-        return change
-
     device = "cuda" if has_gpu else "cpu"
+
+    @contextlib.contextmanager
+    def casting(kind: Any) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for module in seen.modules:
+                def forward(*arguments: Any, _call: Any = module.forward, **named: Any) -> Any:
+                    with torch.autocast(device, dtype=kind):
+                        return as_float(_call(*arguments, **named))
+
+                stack.enter_context(replaced(module, "forward", forward))
+            if kind is torch.float16:
+                stack.callback(register_optimizer_step_pre_hook(unscaling(torch)).remove)
+            yield
+
     bf16 = Remedy("Compute in bfloat16", (f'with torch.autocast("{device}", dtype=torch.bfloat16):',
                                           "    loss = criterion(model(images), labels)"))
     fp16 = Remedy("Compute in float16, with a loss scale", ('scaler = torch.amp.GradScaler("cuda")',
                                                             'with torch.autocast("cuda", dtype=torch.float16):'))
-    return [WhatIf("autocast-bf16", bf16, casting(torch.bfloat16), is_trade=True,
+    return [WhatIf("autocast-bf16", bf16, lambda: casting(torch.bfloat16), is_trade=True,
                    skipped="" if _has_bf16(torch, has_gpu) else "this processor has no bfloat16"),
-            WhatIf("autocast-fp16", fp16, casting(torch.float16), is_trade=True,
+            WhatIf("autocast-fp16", fp16, lambda: casting(torch.float16), is_trade=True,
                    skipped="" if has_gpu else "there is no GPU")]
 
 
@@ -284,36 +275,33 @@ def _uses_tf32(torch: Any) -> Tuple[bool, str]:
         return False, "it is set in torch's old and its new way, which torch refuses to read"
 
 
+@contextlib.contextmanager
+def _switched_on(torch: Any, *flags: str) -> Iterator[None]:
+    """Flags of torch.backends."""
+    with contextlib.ExitStack() as stack:
+        for path in flags:
+            library, _, name = path.rpartition(".")
+            owner = operator.attrgetter(library)(torch.backends)
+            stack.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, True)
+        yield
+
+
 def _flags(torch: Any, has_gpu: bool) -> List[WhatIf]:
     """Settings of a GPU's libraries."""
-    def setting(places: Dict[str, Any]) -> Callable[[], Any]:
-        @contextlib.contextmanager
-        def change() -> Iterator[None]:
-            with contextlib.ExitStack() as stack:
-                for path, value in places.items():
-                    owner, name = torch.backends, path
-                    while "." in name:
-                        first, _, name = name.partition(".")
-                        owner = getattr(owner, first)
-                    stack.callback(setattr, owner, name, getattr(owner, name))
-                    setattr(owner, name, value)
-                yield
-
-        return change
-
     why = "" if has_gpu else "there is no GPU"
     found = []
     is_tf32, why_no_tf32 = _uses_tf32(torch) if has_gpu else (False, why)
     if not is_tf32:
         line = 'torch.set_float32_matmul_precision("high")'
         found.append(WhatIf("tf32", Remedy("Multiply float32 as TF32", (line,), Edit("", {}, added=line)),
-                            setting({"cuda.matmul.allow_tf32": True, "cudnn.allow_tf32": True}), is_trade=True,
+                            lambda: _switched_on(torch, "cuda.matmul.allow_tf32", "cudnn.allow_tf32"), is_trade=True,
                             skipped=why_no_tf32))
     if not torch.backends.cudnn.benchmark:
         line = "torch.backends.cudnn.benchmark = True"
         found.append(WhatIf("cudnn-benchmark", Remedy("Let cuDNN choose by measuring", (line,),
                                                       Edit("", {}, added=line)),
-                            setting({"cudnn.benchmark": True}), skipped=why))
+                            lambda: _switched_on(torch, "cudnn.benchmark"), skipped=why))
     return found
 
 

@@ -59,24 +59,21 @@ class Gpu:
     This has not been tried on a GPU."""
 
     def __init__(self) -> None:
-        self._nvml: Any = None
         self._handle: Any = None
+        self._has_failed = False
 
     def read(self) -> Values:
         torch = sys.modules.get("torch")
-        if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        if self._has_failed or torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
             return {}
         try:
-            if self._nvml is None:
-                import pynvml
+            import pynvml as nvml
 
-                pynvml.nvmlInit()
-                self._nvml = pynvml
+            if self._handle is None:
+                nvml.nvmlInit()
                 uuid = str(torch.cuda.get_device_properties(used_gpus(torch)[0]).uuid)
-                self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-            nvml, handle = self._nvml, self._handle
-            if handle is None:
-                return {}
+                self._handle = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+            handle = self._handle
             busy = nvml.nvmlDeviceGetUtilizationRates(handle)
             return {"gpu_busy": busy.gpu / 100, "gpu_memory_busy": busy.memory / 100,
                     "gpu_memory_bytes": nvml.nvmlDeviceGetMemoryInfo(handle).used,
@@ -84,7 +81,7 @@ class Gpu:
                     "gpu_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
                     "gpu_celsius": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)}
         except Exception:  # no package, no driver, or a GPU without one of the values; the loop must go on
-            self._nvml, self._handle = self._nvml or False, None
+            self._has_failed = True
             return {}
 
 
@@ -97,9 +94,7 @@ class Telemetry:
 
     @staticmethod
     def _now() -> Values:
-        disk, net = _disk_bytes(), _network_bytes()
-        return {"time": time.perf_counter(), "cpu": time.process_time(), "read": disk.get("read_bytes"),
-                "write": disk.get("write_bytes"), "receive": net.get("receive"), "send": net.get("send")}
+        return {"time": time.perf_counter(), "cpu": time.process_time(), **_disk_bytes(), **_network_bytes()}
 
     def read(self) -> Values:
         now, last = self._now(), self._last
@@ -107,9 +102,9 @@ class Telemetry:
         seconds = (now["time"] or 0) - (last["time"] or 0)
 
         def rate(name: str) -> Optional[float]:
-            value, before = now[name], last[name]
+            value, before = now.get(name), last.get(name)
             return None if value is None or before is None or seconds <= 0 else (value - before) / seconds
 
-        return {"cores": rate("cpu"), "rss_bytes": resident_memory(), "disk_read_bytes_per_s": rate("read"),
-                "disk_write_bytes_per_s": rate("write"), "net_receive_bytes_per_s": rate("receive"),
+        return {"cores": rate("cpu"), "rss_bytes": resident_memory(), "disk_read_bytes_per_s": rate("read_bytes"),
+                "disk_write_bytes_per_s": rate("write_bytes"), "net_receive_bytes_per_s": rate("receive"),
                 "net_send_bytes_per_s": rate("send"), **self._gpu.read()}

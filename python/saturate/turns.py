@@ -113,11 +113,8 @@ class Arm:
         self._source: Any = None
         self._batches: Optional[Iterator[Any]] = None
 
+    @LOADING.active()
     def next(self) -> Any:
-        with LOADING.active():
-            return self._next()
-
-    def _next(self) -> Any:
         if self._batches is not None:
             try:
                 return next(self._batches)

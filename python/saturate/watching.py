@@ -8,7 +8,7 @@ import os
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from ._core import BatchIterator, Error, PhaseClock, StepCounter
-from .loader_what_ifs import have_same_data
+from .loader_what_ifs import have_same_data, length_of
 from .phases import NAMES, Hooks, shares
 from .records import Outputs, Reading, device_phases, finite, open_outputs, record_of, worker_times
 from .sampling import SEARCH_STEPS, Sampling
@@ -21,13 +21,6 @@ FIRST_NS = 3600 * 10**9
 
 _active: List[Watch] = []
 _of_parents: List[Outputs] = []  # in a forked process
-
-
-def _length_of(loader: Any) -> Optional[int]:
-    try:
-        return len(loader)
-    except TypeError:
-        return None
 
 
 class Watch(StepCounter):
@@ -189,10 +182,10 @@ class Watch(StepCounter):
         """Epochs of `loader` completed, with the fraction of the present one if its length is known."""
         if self._begun_epochs == 0:
             return 0.0
-        try:
-            return self._begun_epochs - 1 + self._batches / max(1, len(self.loader))
-        except TypeError:
+        length = length_of(self.loader)
+        if length is None:
             return float(self._begun_epochs - (self._loops > 0))
+        return self._begun_epochs - 1 + self._batches / max(1, length)
 
     def _reading(self) -> Reading:
         device = self._clock.device
@@ -240,7 +233,7 @@ class Watch(StepCounter):
             return False
         is_next = arguments[0] is not None and self._loops == 0  # of the loop's loaders, if it makes one in each epoch
         return self.loader is loader or (is_next and have_same_data(self.loader, loader)
-                                         and _length_of(self.loader) == _length_of(loader))
+                                         and length_of(self.loader) == length_of(loader))
 
     def __enter__(self) -> Watch:
         self._is_block = True

@@ -11,21 +11,15 @@ from typing import Any, Callable, List, Optional, Tuple
 VALUES = 3  # of a worker: nanoseconds, nanoseconds of CPU time, batches
 
 
-class MeasuredWorker:
+def measure_worker(original: Optional[Callable[[int], None]], shared: Any, worker: int) -> None:
     """In place of worker_init_fn: measures what makes batches in this worker, from the first batch to the end of the
     worker. It is pickled where workers are spawned."""
+    from torch.utils.data._utils import fetch
 
-    def __init__(self, original: Optional[Callable[[int], None]], shared: Any) -> None:
-        self._original, self._shared = original, shared
-
-    def __call__(self, worker: int) -> None:
-        from torch.utils.data._utils import fetch
-
-        for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
-            kind = getattr(fetch, name)
-            kind.fetch = _measured(kind.fetch, self._shared, worker * VALUES)
-        if self._original is not None:
-            self._original(worker)
+    for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+        kind.fetch = _measured(kind.fetch, shared, worker * VALUES)
+    if original is not None:
+        original(worker)
 
 
 def _measured(original: Callable[..., Any], shared: Any, at: int) -> Callable[..., Any]:
@@ -58,7 +52,7 @@ class WorkerTimes:
             context = loader.multiprocessing_context or multiprocessing
             shared = context.RawArray("q", loader.num_workers * VALUES)
             given = loader.worker_init_fn
-            loader.worker_init_fn = MeasuredWorker(given, shared)
+            loader.worker_init_fn = functools.partial(measure_worker, given, shared)
             try:
                 original(iteration, loader, *arguments, **named)
             finally:

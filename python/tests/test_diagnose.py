@@ -1,6 +1,7 @@
 """saturate.diagnose(): statistics of the command, what-ifs in turns, and everything as before at the end. The time of
 most tests is a clock that the parts of a step move."""
 
+import collections
 import copy
 import io
 import json
@@ -329,17 +330,20 @@ def test_objects_of_the_user_are_restored():
         def load_state_dict(self, state):
             self.value = state["value"]
 
-    average, counts = Average(), {"steps": 0}
-
+    average, counts, replay = Average(), {"steps": 0}, collections.deque([torch.zeros(2)], maxlen=4)
+    kept = replay[0]
     loop = Loop()
 
     def step(batch):
         loop.step(batch)
         average.value += 1
         counts["steps"] += 1
+        replay[0].add_(1)
+        replay.append(torch.ones(2))
 
-    saturate.diagnose(step, loop.loader, seconds=0.5, state=[average, counts], only=[])
+    saturate.diagnose(step, loop.loader, seconds=0.5, state=[average, counts, replay], only=[])
     assert average.value == 1.0 and counts == {"steps": 0}
+    assert len(replay) == 1 and replay[0] is kept and kept.eq(0).all()
 
 
 def test_a_loader_of_saturate_keeps_its_place():

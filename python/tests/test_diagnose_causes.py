@@ -5,6 +5,7 @@ import io
 import json
 import pathlib
 import pickle
+import random
 import re
 import shutil
 import subprocess
@@ -26,6 +27,9 @@ from saturate.session import NAMES  # noqa: E402
 from saturate.step_what_ifs import step_what_ifs, unscaling  # noqa: E402
 from saturate.turns import ahead_of  # noqa: E402
 from timed_loop import Loop, names  # noqa: E402
+
+
+NOT_TIMED = ("fused-optimizer", "foreach-optimizer", "channels-last", "autocast-bf16", "batch-size", "compile")
 
 
 class Slow:
@@ -58,6 +62,21 @@ def test_calls_that_begin_later_are_found(monkeypatch, cause, call, every):
     monkeypatch.setattr(time, "perf_counter", loop.clock)
     found = loop.diagnose(only=["fused-optimizer", cause])
     assert sorted(names(found.causes)) == sorted(["fused-optimizer", cause])
+
+
+@pytest.mark.parametrize("seed", [3, 5, 6])
+def test_a_small_gain_of_what_was_seen_is_measured_until_it_is_clear(seed):
+    """Turns differ by 9 %, so that three of them show nothing."""
+    noise, drawn = random.Random(seed), []
+
+    def extra(loop):
+        turn = int(loop.clock.now)
+        drawn.extend(noise.uniform(-0.09, 0.09) for _ in range(turn + 1 - len(drawn)))
+        loop.clock.now += 0.1 * (0.07 * torch.is_anomaly_enabled() + drawn[turn])
+
+    with torch.autograd.set_detect_anomaly(True, check_nan=False):
+        found = Loop(extra=extra).diagnose(seconds=75, skip=[*NOT_TIMED, "saturate-loader"])
+    assert names(found.causes) == ["anomaly-mode"] and found.causes[0].gain == pytest.approx(1.07, abs=0.03)
 
 
 @pytest.mark.parametrize("cause, option, optimizer", [

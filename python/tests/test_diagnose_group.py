@@ -11,7 +11,7 @@ from saturate.diagnosing import _order
 
 torch = pytest.importorskip("torch")
 
-from saturate.group_turns import group_what_ifs  # noqa: E402
+from saturate.group_turns import MIB, group_what_ifs, with_sizes  # noqa: E402
 
 
 def test_a_straggler_and_all_reduces_by_known_times():
@@ -22,6 +22,19 @@ def test_a_straggler_and_all_reduces_by_known_times():
     assert "Rank 1" in straggler.remedy.text and _order([sums, straggler])[0] is straggler
     sums, straggler = group_what_ifs(whole, [[0.4, 0.41, 0.4, ][:3], [0.41, 0.4, 0.405]])
     assert not straggler.is_worth() and sums.is_worth()
+
+
+@pytest.mark.parametrize("larger, smaller, text, lines", [
+    (0.4, 0.6, "buckets of 100 MiB: 1.25 times", ["bucket_cap_mb=100)", "at most: 2.00 times"]),
+    (0.4, 0.3, "buckets of 6.25 MiB: 1.67 times", ["bucket_cap_mb=6.25)", "at most: 2.00 times"]),
+    (0.5, 0.6, "Send fewer gradients", ["no_sync", "bucket_cap_mb=100: 1.00 times", "bucket_cap_mb=6.25: 0.83 times",
+                                        "at most this"]),
+])
+def test_the_size_of_buckets_that_pays_by_known_times(larger, smaller, text, lines):
+    sums, _ = group_what_ifs([0.5] * 3, [[0.25] * 3] * 2)
+    found = with_sizes(sums, {0: [0.5] * 3, 100 * MIB: [larger] * 3, 25 * MIB // 4: [smaller] * 3})
+    assert text in found.remedy.text and found.is_inferred == (found is sums)
+    assert len(found.remedy.lines) == len(lines) and all(map(str.__contains__, found.remedy.lines, lines))
 
 
 PROGRAM = """
@@ -46,6 +59,55 @@ assert "ddp-buckets" in str(found)
 assert "straggler" not in str(saturate.diagnose(step, loader, seconds=1, skip=["straggler"]))
 assert all(a.equal(b) for a, b in zip(before, model.parameters()))
 print(found.causes[0].name, found.causes[0].remedy.text)
+"""
+
+
+# One message for each of 200 parameters.
+MANY = """
+import sys, torch, saturate
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[1]), world_size=2)
+
+class Sum(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ParameterList([torch.ones(300) for _ in range(200)])
+
+    def forward(self, batch):
+        return batch.mean() * sum(each.sum() for each in self.parts)
+
+model = torch.nn.parallel.DistributedDataParallel(Sum(), bucket_cap_mb=0.001, gradient_as_bucket_view=IS_VIEW)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(dist.get_rank())
+loader = torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=2)
+
+def step(batch):
+    optimizer.zero_grad(set_to_none=not IS_VIEW)
+    model(batch).backward()
+    optimizer.step()
+
+for batch in loader:
+    step(batch)
+"""
+SIZED = """
+own = model.reducer, model.logger, model.bucket_bytes_cap, vars(model).get("_bucket_config")
+gradients = [each.grad.clone() for each in model.parameters()]
+found = saturate.diagnose(step, loader, seconds=12, only=["ddp-buckets"])
+assert own == (model.reducer, model.logger, model.bucket_bytes_cap, vars(model).get("_bucket_config"))
+assert all(each.grad.equal(kept) for each, kept in zip(model.parameters(), gradients))
+assert found.causes and "bucket_cap_mb=0.003998)" in str(found), found
+"""
+TRAINED = """
+for batch in loader:
+    step(batch)
+print([each.tolist() for each in model.parameters()])
+"""
+HOOKED = """
+from saturate.group_turns import sizes_to_try
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+assert sizes_to_try(torch, [model]) == [4192, 262]
+model.register_comm_hook(None, default_hooks.allreduce_hook)
+assert sizes_to_try(torch, [model]) == []
 """
 
 
@@ -99,6 +161,16 @@ def test_two_processes_find_the_slow_one(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM + END)
     for out in outputs_of(tmp_path / "store", *[[tmp_path / "program.py"]] * 2):
         assert out.startswith("straggler Rank 1"), out
+
+
+@pytest.mark.parametrize("is_view", [False, True])
+def test_larger_buckets_are_found_and_the_training_goes_on_as_before(tmp_path, is_view):
+    plain, measured = tmp_path / "plain.py", tmp_path / "measured.py"
+    begin = MANY.replace("IS_VIEW", str(is_view))
+    plain.write_text(begin + TRAINED + END)
+    measured.write_text(begin + SIZED + TRAINED + HOOKED + END)
+    diagnosed = outputs_of(tmp_path / "diagnosed", [measured], [measured])
+    assert diagnosed == outputs_of(tmp_path / "plain", [plain], [plain]) and diagnosed[0] == diagnosed[1]
 
 
 def test_a_process_whose_others_are_not_diagnosed_trains_as_they_do(tmp_path):

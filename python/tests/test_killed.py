@@ -53,7 +53,7 @@ def of_one_process():
     return found
 
 
-@pytest.mark.parametrize("kind, after", [("reference", 3), ("lightning", 1)])
+@pytest.mark.parametrize("kind, after", [("reference", 3), ("lightning", 1), ("lightning", 3)])
 def test_a_killed_training_continues_with_the_same_samples(tmp_path, kind, after):
     if kind == "lightning":
         pytest.importorskip("lightning")

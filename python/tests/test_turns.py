@@ -96,7 +96,7 @@ def test_objects_are_sent_from_the_modules_gpu():
     def gather(gathered, value):
         note()
         own.extend(value[0])
-        gathered[:] = [value, ([10 * each for each in value[0]], value[1])]
+        gathered[:] = [value, ([10 * each for each in value[0]], *value[1:])]
 
     group = mock.MagicMock(**{"get_world_size.return_value": 2, "get_rank.return_value": 0, "barrier.side_effect": note,
                               "broadcast_object_list.side_effect": note, "all_gather_object.side_effect": gather})
@@ -104,6 +104,6 @@ def test_objects_are_sent_from_the_modules_gpu():
     module = types.SimpleNamespace(parameters=lambda: iter([weight]), no_sync=contextlib.nullcontext)
     fake = types.SimpleNamespace(distributed=group, cuda=types.SimpleNamespace(device=on))
     turns = GroupTurns(fake, Turns(lambda: None), [module], Arm(lambda: itertools.repeat(torch.zeros(8, 1))))
-    for _ in turns.run(0.01):
+    for _ in turns.run(0.01, False):
         assert current == [0]
     assert set(used) == {1} and turns._whole == own
