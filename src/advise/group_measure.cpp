@@ -36,8 +36,8 @@ struct Straggler {
 Straggler find_straggler(const std::vector<PhaseTimes>& ranks) {
   std::vector<size_t> by_work(ranks.size());
   std::iota(by_work.begin(), by_work.end(), 0);
-  std::sort(by_work.begin(), by_work.end(),
-            [&](size_t a, size_t b) { return own_s(ranks[a]) > own_s(ranks[b]); });
+  std::ranges::sort(by_work, std::ranges::greater(),
+                    [&](size_t rank) { return own_s(ranks[rank]); });
   return {by_work[0], by_work[1], own_s(ranks[by_work[0]]) - own_s(ranks[by_work[1]])};
 }
 
@@ -91,9 +91,9 @@ std::vector<std::vector<PhaseTimes>> gather(Group& group, const std::vector<Phas
 }
 
 PhaseTimes mean_of(const std::vector<PhaseTimes>& rounds) {
-  StepTiming sum;
-  for (const PhaseTimes& round : rounds) sum.add({.phases = round});
-  return divided(sum.phases, double(rounds.size()));
+  PhaseTimes sum;
+  for (const PhaseTimes& round : rounds) sum.add(round);
+  return divided(sum, double(rounds.size()));
 }
 
 // A run with all-reduce in one turn of a round and without in the other; their order alternates

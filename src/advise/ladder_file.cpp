@@ -13,7 +13,6 @@
 #include "base/files.h"
 #include "base/printable.h"
 #include "base/text.h"
-#include "data/bytes.h"
 #include "recipe/toml_text.h"
 #include "saturate/data/registry.h"
 
@@ -269,15 +268,15 @@ Ladder parse_ladder(const std::string& text, const std::string& where, const std
 
 Ladder load_ladder(Env& env, const std::string& given) {
   const std::string path = file_or_shipped(env, "ladders", given);
-  std::vector<std::byte> bytes;
+  std::string text;
   try {
-    bytes = read_file(env, path);
+    text = text_of_file(env, path);
   } catch (const Error& error) {
     refuse("the ladder cannot be read: " + error.reason(), path,
            "Check the path; `saturate list recipes` prints those that come with saturate");
   }
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  return parse_ladder(std::string(as_text(bytes)), path, folder);
+  return parse_ladder(text, path, folder);
 }
 
 Ladder make_sweep(const std::string& recipe, std::span<const std::string> over) {

@@ -56,8 +56,7 @@ std::string phases_text(const RungResult& rung) {
   std::vector<Phase> phases;
   for (int i = 0; i < kPhaseCount; ++i)
     if (shares[Phase(i)] >= 0.01) phases.push_back(Phase(i));
-  std::stable_sort(phases.begin(), phases.end(),
-                   [&](Phase a, Phase b) { return shares[a] > shares[b]; });
+  std::ranges::stable_sort(phases, std::ranges::greater(), [&](Phase of) { return shares[of]; });
   std::string text;
   for (const Phase phase : phases)
     text += fmt::format("{}{} {:.0f} %", text.empty() ? "" : ", ", phase_name(phase),

@@ -280,9 +280,8 @@ class Measuring {
     if (what_if.cause == Cause::kCheckpointIo) return std::nullopt;  // it is in every turn
     // A setting of --try may change input and step alike.
     if (std::ranges::count(options_.tries, what_if.text()) > 0) return std::nullopt;
-    if (what_if.cause == Cause::kLogging) {
+    if (what_if.cause == Cause::kLogging)
       return exactly(1 / (1 - found_.phases[Phase::kHost] / found_.phases.total()));
-    }
     return spares_step(what_if.cause) ? found_.without_input : found_.input_alone;
   }
 
@@ -346,8 +345,8 @@ class Measuring {
     for (WhatIf& what_if : found_.what_ifs)
       if (what_if.gain && (is_worth(what_if) || what_if.gain->high >= kOpenGain))
         promising.push_back(&what_if);
-    std::sort(promising.begin(), promising.end(),
-              [](const WhatIf* a, const WhatIf* b) { return a->gain->ratio > b->gain->ratio; });
+    std::ranges::sort(promising, std::ranges::greater(),
+                      [](const WhatIf* each) { return each->gain->ratio; });
     for (size_t i = 0; i < promising.size(); ++i) {
       const double left = options_.seconds - elapsed_s();
       if (left <= 0) break;

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "advise/warm_source.h"
+#include "base/text.h"
 #include "data/path_list.h"
 #include "data/sources.h"
 #include "saturate/data/dataset.h"
@@ -25,10 +26,9 @@ constexpr size_t kProbed = 64;  // images whose headers are read
 // The sub-folder with the first of `names` that exists, in upper or lower case; else "".
 std::string part_folder(const std::vector<FileInfo>& entries,
                         std::initializer_list<std::string_view> names) {
-  const auto is_same = [](char a, char b) { return (a | 0x20) == b; };
   for (const std::string_view name : names)
     for (const FileInfo& info : entries)
-      if (info.is_directory && std::ranges::equal(info.name, name, is_same)) return info.name;
+      if (info.is_directory && lower_case(info.name) == name) return info.name;
   return "";
 }
 

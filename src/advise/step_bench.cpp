@@ -16,7 +16,7 @@
 #include <sstream>
 
 #include "advise/measured_trainer.h"
-#include "data/bytes.h"
+#include "base/files.h"
 #include "run/setup.h"
 #include "saturate/data/error.h"
 #include "saturate/model.h"
@@ -142,22 +142,14 @@ class BareLoop {
   std::vector<at::Tensor> parameters_, gradients_, first_, second_, counts_;
 };
 
-std::string field(const std::string& line, size_t index) {
-  size_t from = 0;
-  for (; index > 0 && from != std::string::npos; --index) {
-    from = line.find(',', from);
-    if (from != std::string::npos) ++from;
-  }
-  if (from == std::string::npos) return "";
-  return line.substr(from, line.find(',', from) - from);
-}
-
 // "onednn_verbose,v1,primitive,exec,cpu,convolution,IMPLEMENTATION,...,MILLISECONDS"
 void add_onednn(const std::string& line, LibraryTimes& times) {
-  if (field(line, 3) != "exec") return;
+  std::vector<std::string> fields = split_text(line, ',');
+  fields.resize(6);
+  if (fields[3] != "exec") return;
   const double seconds = std::atof(line.c_str() + line.rfind(',') + 1) * 1e-3;
   times.onednn_s += seconds;
-  times.kinds[field(line, 5)] += seconds;
+  times.kinds[fields[5]] += seconds;
 }
 
 // "MKL_VERBOSE SGEMM(N,T,...) 12.34us CNR:OFF ...", unlike its first line, which has words before a
@@ -201,7 +193,7 @@ class LibraryOutput {
   // From everything printed so far.
   LibraryTimes times(Env& env) const {
     std::fflush(stdout);
-    return parse_library_times(std::string(as_text(read_file(env, path_))));
+    return parse_library_times(text_of_file(env, path_));
   }
 
  private:

@@ -8,8 +8,8 @@
 #include <sstream>
 
 #include "advise/measured_trainer.h"
+#include "base/files.h"
 #include "base/printable.h"
-#include "data/bytes.h"
 #include "record/metrics.h"
 #include "saturate/data/env.h"
 #include "saturate/data/error.h"
@@ -33,7 +33,7 @@ bool is_tunable(const WhatIf& what_if) {
 }
 
 double mean_of_last_quarter(Env& env, const std::string& folder, int64_t samples) {
-  std::istringstream lines(std::string(as_text(read_file(env, folder + "/metrics.jsonl"))));
+  std::istringstream lines(text_of_file(env, folder + "/metrics.jsonl"));
   double sum = 0, weight = 0;
   int64_t before = 0;
   for (std::string line; std::getline(lines, line);) {

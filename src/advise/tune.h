@@ -52,8 +52,6 @@ double scaled_rate(const OptimizerOptions& optimizer, double batch_ratio);
 // Fails as measure() does. Empty if should_stop cancelled.
 std::optional<Tuning> tune(Env& env, const Recipe& recipe, const TuneOptions& options);
 
-class Env;
-
 // Trains by `recipe` from its beginning, without evaluation and saving, on `samples` samples (those
 // of whole steps) and returns the mean loss over the last quarter of them. Fails as training does.
 // Empty if should_stop cancelled.

@@ -21,7 +21,7 @@ namespace {
 struct Variant {
   std::unique_ptr<Loader> loader;
   BenchRow row;
-  std::vector<double> cpu_ms;  // of all threads, per image; as many as row.values
+  std::vector<double> cpu_ms = {};  // of all threads, per image; as many as row.values
   uint32_t epoch = 0;
   size_t images = 0, packed = 0;  // in total
 
@@ -70,10 +70,9 @@ std::vector<Variant> tensor_variants(const Dataset& data, const Recipe& recipe,
   for (const int count : threads) {
     LoaderOptions options = options_of(recipe, count);
     options.output = BatchOutput::kTensors;
-    Variant variant;
-    variant.loader = std::make_unique<Loader>(data, options, recipe.augment);
-    variant.row = {fmt::format("tensors threads={}", count), "samples/s", {}, {{"threads", count}}};
-    variants.push_back(std::move(variant));
+    variants.push_back(
+        {std::make_unique<Loader>(data, options, recipe.augment),
+         {fmt::format("tensors threads={}", count), "samples/s", {}, {{"threads", count}}}});
   }
   return variants;
 }
@@ -94,13 +93,11 @@ std::vector<Variant> make_variants(const Dataset& data, const Recipe& recipe,
         LoaderOptions options = options_of(recipe, count);
         options.type = type;
         options.decode = decode;
-        Variant variant;
-        variant.loader = std::make_unique<Loader>(data, options, recipe.augment);
-        variant.row = {fmt::format("{} {} threads={}", decode_name, type_name, count),
-                       "images/s",
-                       {},
-                       {{"decode", decode_name}, {"type", type_name}, {"threads", count}}};
-        variants.push_back(std::move(variant));
+        variants.push_back({std::make_unique<Loader>(data, options, recipe.augment),
+                            {fmt::format("{} {} threads={}", decode_name, type_name, count),
+                             "images/s",
+                             {},
+                             {{"decode", decode_name}, {"type", type_name}, {"threads", count}}}});
       }
     }
   }
@@ -118,13 +115,11 @@ void add_packing(const Dataset& data, const Recipe& recipe, const std::vector<in
     options.output = BatchOutput::kUnfinished;
     options.decode = DecodeMode::kFast;
     options.packs = true;
-    Variant variant;
-    variant.loader = std::make_unique<Loader>(data, options, recipe.augment);
-    variant.row = {fmt::format("packed, not decoded threads={}", count),
-                   "images/s",
-                   {},
-                   {{"decode", "packed"}, {"type", "uint8"}, {"threads", count}}};
-    variants.push_back(std::move(variant));
+    variants.push_back({std::make_unique<Loader>(data, options, recipe.augment),
+                        {fmt::format("packed, not decoded threads={}", count),
+                         "images/s",
+                         {},
+                         {{"decode", "packed"}, {"type", "uint8"}, {"threads", count}}}});
   }
 }
 

@@ -164,7 +164,7 @@ std::string recipe_lines(const Recipe& recipe, const std::vector<std::string>& s
     if (line.starts_with('[')) section = line.substr(1, line.size() - 2);
     const std::string name = line.substr(0, line.find(' '));
     const std::string key = section.empty() ? name : section + "." + name;
-    if (std::find(keys.begin(), keys.end(), key) == keys.end()) continue;
+    if (std::ranges::count(keys, key) == 0) continue;
     if (section != shown) lines += "  [" + section + "]\n";
     shown = section;
     lines += "  " + printable(line) + "\n";

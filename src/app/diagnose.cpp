@@ -125,8 +125,7 @@ void print_fixes(const Diagnosis& diagnosis, const Measurements& found) {
     if (!fix.note.empty()) more += "; " + fix.note;
     print_what_if(fix, more);
   }
-  const auto first = std::find_if(diagnosis.fixes.begin(), diagnosis.fixes.end(),
-                                  [&](const WhatIf& fix) { return fix.cause == diagnosis.cause; });
+  const auto first = std::ranges::find(diagnosis.fixes, diagnosis.cause, &WhatIf::cause);
   if (first->settings.empty()) return;
   fmt::print("\nto begin with, as recipe lines\n{}",
              without_queries(recipe_lines(found.recipe, first->settings)));

@@ -72,10 +72,6 @@ void report_skipped(const Evaluator& evaluator) {
     print_warning("skipped " + sample.name + ": " + sample.reason);
 }
 
-void print_metrics(const Metrics& metrics, const char* unit, const std::string& where) {
-  fmt::print("{}  ({})\n", result_text(metrics, unit), printable(where));
-}
-
 ClassResults results_of(const Answers& answers, const Metrics& metrics,
                         const std::vector<std::string>& classes) {
   if (!metrics.pixels.empty()) return class_results(metrics.pixels, classes);
@@ -154,7 +150,8 @@ int eval(const EvalArguments& arguments) {
   write_and_print(
       {{arguments.json, to_json(metrics, by_class)}, {arguments.predictions, predictions.text()}},
       [&] {
-        print_metrics(metrics, unit, averaged ? path + ", averaged weights" : path);
+        fmt::print("{}  ({}{})\n", result_text(metrics, unit), printable(path),
+                   averaged ? ", averaged weights" : "");
         if (by_class) fmt::print("\n{}", format_class_results(*by_class));
       });
   return 0;

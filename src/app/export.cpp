@@ -48,24 +48,23 @@ std::unique_ptr<Model> load_model(Env& env, const Checkpoint& checkpoint, const 
   return model;
 }
 
-void add_input(std::map<std::string, std::string>& facts, const TensorField& input) {
-  facts["input"] = nlohmann::json(input.shape).dump();
-  facts["input_type"] = element_name(input.type);
-}
+using Facts = std::map<std::string, std::string>;
 
 // Additional data that readers of the weights need. "format" is expected by Python's libraries.
-std::map<std::string, std::string> metadata(const Checkpoint& checkpoint, const Recipe& recipe) {
+Facts metadata(const Checkpoint& checkpoint, const Recipe& recipe) {
   const auto replace = nlohmann::json::error_handler_t::replace;
-  std::map<std::string, std::string> facts = {
-      {"format", "pt"},
-      {"model", recipe.model.name},
-      {"classes", nlohmann::json(checkpoint.classes).dump(-1, ' ', false, replace)},
-      {"width", fmt::to_string(recipe.model.width)},
-      {"outputs", std::to_string(recipe.model.classes)}};
-  if (checkpoint.fields.empty())
+  Facts facts = {{"format", "pt"},
+                 {"model", recipe.model.name},
+                 {"classes", nlohmann::json(checkpoint.classes).dump(-1, ' ', false, replace)},
+                 {"width", fmt::to_string(recipe.model.width)},
+                 {"outputs", std::to_string(recipe.model.classes)}};
+  if (checkpoint.fields.empty()) {
     facts["image_size"] = text_of(checkpoint.image_size);
-  else
-    add_input(facts, input_of(checkpoint.fields));
+  } else {
+    const TensorField input = input_of(checkpoint.fields);
+    facts["input"] = nlohmann::json(input.shape).dump();
+    facts["input_type"] = element_name(input.type);
+  }
   return facts;
 }
 
@@ -101,8 +100,6 @@ std::string last_line(std::string text) {
   text.resize(text.find_last_not_of(" \n") + 1);
   return text.substr(text.rfind('\n') + 1);
 }
-
-using Facts = std::map<std::string, std::string>;
 
 // torch.export is Python: a tool puts the weights into the same model there.
 void write_pt2(Env& env, const std::string& out, Model& model, const ModelInput& input,

@@ -31,10 +31,8 @@ bool is_run(const std::string& input) {
 std::string choose_out(const ReportArguments& arguments) {
   if (!arguments.out.empty()) return arguments.out;
   const auto& inputs = arguments.inputs;
-  const auto is_ladder = [](const std::string& input) { return !is_run(input); };
-  const auto ladders = std::count_if(inputs.begin(), inputs.end(), is_ladder);
-  if (std::ssize(inputs) - ladders != 1) return "report.html";
-  return *std::find_if_not(inputs.begin(), inputs.end(), is_ladder) + "/report.html";
+  if (std::ranges::count_if(inputs, is_run) != 1) return "report.html";
+  return *std::ranges::find_if(inputs, is_run) + "/report.html";
 }
 
 // An existing file is replaced only if it is a page, by its name or by how it begins: --out may

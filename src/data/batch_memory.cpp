@@ -11,10 +11,14 @@
 namespace saturate {
 namespace {
 
+constexpr size_t kBatchAlignment = 64;  // bytes
+
+size_t aligned_bytes(size_t bytes) {
+  return (bytes + kBatchAlignment - 1) / kBatchAlignment * kBatchAlignment;
+}
+
 std::shared_ptr<std::byte> allocate_aligned(size_t bytes) {
-  constexpr size_t kAlignment = 64;
-  const size_t padded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* memory = std::aligned_alloc(kAlignment, padded);
+  void* memory = std::aligned_alloc(kBatchAlignment, aligned_bytes(bytes));
   if (!memory) throw std::bad_alloc();
   return {static_cast<std::byte*>(memory), std::free};
 }
@@ -43,12 +47,11 @@ std::vector<SampleColumn> columns_of(const Dataset& dataset, const LoaderOptions
                                    : pixels},
                {0, options.masks ? area : 0}};
   }
-  constexpr size_t kAlignment = 64;
   size_t end = 0;
   for (SampleColumn& column : columns) {
     column.offset = end;
     end += column.size * local_batch_size(options);
-    if (options.has_tensors()) end = (end + kAlignment - 1) & ~(kAlignment - 1);
+    if (options.has_tensors()) end = aligned_bytes(end);
   }
   columns.push_back({end, 0});
   return columns;

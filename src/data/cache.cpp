@@ -27,23 +27,8 @@ namespace {
 
 std::atomic<uint64_t> held{0};  // bytes, over all caches
 
-}  // namespace
-
-uint64_t available_memory() {
-  uint64_t available = system_number("/proc/meminfo", "MemAvailable:") * 1024;
-  if (available == 0)
-    available = uint64_t(sysconf(_SC_AVPHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
-  return std::min(available, cgroup_memory().left);
-}
-
-namespace {
-
 // More than any machine has; 2^64 and more would overflow uint64_t.
 constexpr double kMostBytes = 1e18;
-
-uint64_t budget_of(double gb) {
-  return uint64_t(std::min(gb * 1e9, kMostBytes));
-}
 
 struct Kept {
   Sample sample;          // kEncoded
@@ -61,7 +46,7 @@ class CachedDataset : public WrappedSource<Dataset> {
   CachedDataset(std::unique_ptr<Dataset> source, const CacheOptions& options)
       : WrappedSource(std::move(source)),
         decodes_(options.form == CacheForm::kDecoded && source_->tensors().empty()),
-        limit_(options.gb > 0 ? budget_of(options.gb)
+        limit_(options.gb > 0 ? uint64_t(std::min(options.gb * 1e9, kMostBytes))
                               : held + available_memory() / 2 / local_processes()),
         slots_(source_->size()) {}
   ~CachedDataset() override {
@@ -115,12 +100,7 @@ class CachedDataset : public WrappedSource<Dataset> {
   };
 
   static void copy(const DecodedSample& from, Sample& out) {
-    const auto pixels = std::as_bytes(std::span(from.image.pixels));
-    out.bytes.assign(pixels.begin(), pixels.end());
-    out.encoding = SampleEncoding::kRaw;
-    out.width = from.image.width;
-    out.height = from.image.height;
-    out.channels = 3;
+    set_raw(from.image, out);
     out.label = from.label;
     out.name = from.name;
     const auto numbers = std::as_bytes(std::span(from.mask.classes));
@@ -176,6 +156,13 @@ class CachedDataset : public WrappedSource<Dataset> {
 };
 
 }  // namespace
+
+uint64_t available_memory() {
+  uint64_t available = system_number("/proc/meminfo", "MemAvailable:") * 1024;
+  if (available == 0)
+    available = uint64_t(sysconf(_SC_AVPHYS_PAGES)) * uint64_t(sysconf(_SC_PAGESIZE));
+  return std::min(available, cgroup_memory().left);
+}
 
 std::unique_ptr<Dataset> cache_dataset(std::unique_ptr<Dataset> source,
                                        const CacheOptions& options) {

@@ -12,7 +12,7 @@
 #include <set>
 #include <utility>
 
-#include "data/bytes.h"
+#include "base/files.h"
 #include "data/csv_format.h"
 #include "data/path_list.h"
 #include "data/sources.h"
@@ -87,9 +87,7 @@ bool are_numbers_with_commas(const std::set<std::string>& cells) {
 }
 
 std::string read_text(Env& env, const std::string& path) {
-  std::vector<std::byte> bytes;
-  env.read_into(path, bytes);
-  const std::string_view text = as_text(bytes);
+  std::string text = text_of_file(env, path);
   if (text.starts_with("\x1f\x8b") || text.starts_with("PK\x03\x04"))
     fail(ErrorKind::kData, "the table is compressed, or a spreadsheet", path,
          "Decompress it, or save it as CSV");
@@ -97,7 +95,7 @@ std::string read_text(Env& env, const std::string& path) {
     fail(ErrorKind::kData, "the table is UTF-16", path, "Save it as UTF-8");
   if (text.find('\0') != text.npos)
     fail(ErrorKind::kData, "the table has NUL bytes", path, "Give a table in UTF-8");
-  return std::string(text);
+  return text;
 }
 
 class CsvTable {

@@ -1,5 +1,6 @@
 #include "data/elements.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -30,8 +31,7 @@ double half(uint16_t bits) {
 
 // The upper half of a float.
 double brain(uint16_t bits) {
-  const uint32_t wide = uint32_t(bits) << 16;
-  return double(read_as<float>(reinterpret_cast<const std::byte*>(&wide)));
+  return double(std::bit_cast<float>(uint32_t(bits) << 16));
 }
 
 template <class T>
@@ -49,8 +49,7 @@ template <class T>
 bool exceeds(std::span<const std::byte> bytes, uint64_t limit, bool are_voxels) {
   bool found = false;
   for (size_t at = 0; at < bytes.size(); at += sizeof(T)) {
-    T value;
-    std::memcpy(&value, bytes.data() + at, sizeof value);
+    const T value = read_as<T>(bytes.data() + at);
     const bool ignored =
         are_voxels && (std::cmp_less(value, 0) || std::cmp_equal(value, kIgnoredClass));
     found |= (std::cmp_less(value, 0) || std::cmp_greater_equal(value, limit)) && !ignored;

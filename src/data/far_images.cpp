@@ -38,36 +38,33 @@ std::tuple<std::string_view, std::string_view> divided(std::string_view key) {
   return {key.substr(0, slash), key.substr(slash + 1)};
 }
 
-struct Listed {
-  std::vector<ListedObject> objects;  // keys below the source's folder
-};
-
-// The images of one class, by folder and name.
-Listed list_class(BucketList& list, const std::string& root, const std::string& folder,
-                  const std::string& name) {
-  Listed found;
+// The images of one class, by folder and name; keys below the source's folder.
+std::vector<ListedObject> list_class(BucketList& list, const std::string& root,
+                                     const std::string& folder, const std::string& name) {
+  std::vector<ListedObject> found;
   list.each_page(folder, false, [&](ListPage&& page) {
     for (ListedObject& object : page.objects) {
       if (!is_image_key(std::string_view(object.key).substr(folder.size()))) continue;
       object.key.erase(0, root.size());
-      found.objects.push_back(std::move(object));
+      found.push_back(std::move(object));
     }
   });
-  std::ranges::sort(found.objects, [](const ListedObject& a, const ListedObject& b) {
+  std::ranges::sort(found, [](const ListedObject& a, const ListedObject& b) {
     return divided(a.key) < divided(b.key);
   });
-  const auto twice = std::ranges::adjacent_find(found.objects, {}, &ListedObject::key);
-  if (twice != found.objects.end())
+  const auto twice = std::ranges::adjacent_find(found, {}, &ListedObject::key);
+  if (twice != found.end())
     fail(ErrorKind::kRun, "the server lists \"" + printable(twice->key) + "\" twice", name,
          "Check the endpoint: it must be that of an S3 service");
-  if (found.objects.empty())
+  if (found.empty())
     fail(ErrorKind::kData, "class folder holds no .jpg, .png, .webp or .avif file",
          name + folder.substr(root.size()), "Add images of the class, or remove its folder");
   return found;
 }
 
-void append(const Listed& listed, uint32_t label, const std::string& name, FarImages& out) {
-  for (const ListedObject& object : listed.objects) {
+void append(const std::vector<ListedObject>& objects, uint32_t label, const std::string& name,
+            FarImages& out) {
+  for (const ListedObject& object : objects) {
     check_far_size(object.size, name + object.key);
     const size_t etag = object.etag.size() <= 200 ? object.etag.size() : 0;
     out.images.push_back(
@@ -112,14 +109,12 @@ FarImages list_far_images(HttpCalls& calls, const BucketPlace& place, const std:
   if (twice != found.classes.end())
     fail(ErrorKind::kRun, "the server lists the folder \"" + printable(*twice) + "\" twice", name,
          "Check the endpoint: it must be that of an S3 service");
-  std::vector<Listed> parts(found.classes.size());
+  std::vector<std::vector<ListedObject>> parts(found.classes.size());
   parallel_for(parts.size(), kListThreads, [&](size_t i) {
     parts[i] = list_class(list, root, root + found.classes[i] + "/", name);
   });
-  for (size_t i = 0; i < parts.size(); ++i) {
-    append(parts[i], uint32_t(i), name, found);
-    parts[i] = {};
-  }
+  for (size_t i = 0; i < parts.size(); ++i)
+    append(std::exchange(parts[i], {}), uint32_t(i), name, found);
   return found;
 }
 

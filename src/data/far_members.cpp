@@ -5,6 +5,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/files.h"
 #include "base/user_cache.h"
 #include "data/bytes.h"
 #include "data/sources.h"
@@ -107,11 +108,7 @@ FarArchive open_far_archive(Env& env, const std::string& path) {
 void forget_members(Env& env, const FarArchive& archive) {
   if (archive.identity.empty()) return;
   const ObjectStore& store = *dynamic_cast<StoreEnv&>(env).store();
-  try {
-    store.env().remove(lists_folder(store) + "/" + members_name(archive.identity));
-  } catch (const Error&) {
-    // It was not kept.
-  }
+  discard(store.env(), lists_folder(store) + "/" + members_name(archive.identity));
 }
 
 std::vector<std::byte> to_members_file(const std::vector<FarMember>& members,

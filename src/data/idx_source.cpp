@@ -5,7 +5,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <limits>
 #include <new>
 #include <utility>
 
@@ -163,10 +162,7 @@ IdxFile read_idx(Env& env, const std::string& path, size_t rank) {
     for (std::byte b : digits) size = size << 8 | uint32_t(b);
     idx.sizes.push_back(size);
     claimed += (i == 0 ? "" : " x ") + std::to_string(size);
-    if (size != 0 && total > std::numeric_limits<uint64_t>::max() / size)
-      total = std::numeric_limits<uint64_t>::max();
-    else
-      total *= size;
+    if (__builtin_mul_overflow(total, size, &total)) total = UINT64_MAX;
   }
   if (total == 0) fail(ErrorKind::kData, "IDX file claims " + claimed + " values", path, kFormats);
   if (total > stream->most_left())

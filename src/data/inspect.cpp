@@ -217,8 +217,7 @@ class Tally {
 
   DatasetReport finish() {
     const MutexLock lock(mutex_);
-    std::sort(report_.broken.begin(), report_.broken.end(),
-              [](const BrokenSample& a, const BrokenSample& b) { return a.index < b.index; });
+    std::ranges::sort(report_.broken, {}, &BrokenSample::index);
     report_.width = spread_of(widths_);
     report_.height = spread_of(heights_);
     if (progressive_ > 0 && !report_.has_masks)

@@ -74,15 +74,6 @@ void shrink(Image& image, int max_side, Resizer& resizer, Image& scratch) {
   std::swap(image, scratch);
 }
 
-void set_raw(const Image& image, Sample& sample) {
-  const auto pixels = std::as_bytes(std::span(image.pixels));
-  sample.bytes.assign(pixels.begin(), pixels.end());
-  sample.encoding = SampleEncoding::kRaw;
-  sample.width = image.width;
-  sample.height = image.height;
-  sample.channels = 3;
-}
-
 // Converts the sample to the requested size and encoding. Returns whether it is unchanged.
 bool convert(const PackOptions& options, bool want_raw, Scratch& scratch, Sample& sample) {
   const bool was_raw = sample.encoding == SampleEncoding::kRaw;

@@ -14,8 +14,7 @@ Padding::Padding(const Dataset& dataset, const std::vector<SampleColumn>& column
   for (size_t i = 0; fields_ && i < fields_->size(); ++i)
     if (const TensorField& field = (*fields_)[i].field; field.is_sequence)
       row_bytes_[i] = field.bytes() / size_t(field.shape[0]);
-  const auto is_sequence = [](const TensorField& field) { return field.is_sequence; };
-  const auto sequence = std::ranges::find_if(dataset.tensors(), is_sequence);
+  const auto sequence = std::ranges::find_if(dataset.tensors(), &TensorField::is_sequence);
   if (sequence == dataset.tensors().end()) return;
   most_ = most_padded(*sequence);
   for (size_t i = 0; i < dataset.size(); ++i) {

@@ -15,4 +15,7 @@ void read_sample_once(const Dataset& dataset, size_t index, Sample& out, ImageRo
 // The same for Dataset::decoded(); null if that is.
 const DecodedSample* decoded_sample(const Dataset& dataset, size_t index);
 
+// Makes the image the sample's, as SampleEncoding::kRaw.
+void set_raw(const Image& image, Sample& sample);
+
 }  // namespace saturate

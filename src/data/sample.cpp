@@ -75,6 +75,15 @@ void decode_sample(Decoder& decoder, const Sample& sample, Image& out) {
     to[0] = to[1] = to[2] = *from++;
 }
 
+void set_raw(const Image& image, Sample& sample) {
+  const auto pixels = std::as_bytes(std::span(image.pixels));
+  sample.bytes.assign(pixels.begin(), pixels.end());
+  sample.encoding = SampleEncoding::kRaw;
+  sample.width = image.width;
+  sample.height = image.height;
+  sample.channels = 3;
+}
+
 ImageInfo probe_sample(Decoder& decoder, const Sample& sample) {
   if (sample.encoding == SampleEncoding::kEncoded) return decoder.probe(sample.bytes, sample.name);
   if (sample.encoding == SampleEncoding::kSegmented) {

@@ -27,6 +27,7 @@ struct Shard {
   std::vector<uint32_t> labels;  // by the shard's own label; empty: the same
   size_t end = 0;                // samples of this shard and those before it
   size_t first() const { return end - index.records.size(); }
+  const ShardRecord& record(size_t sample) const { return index.records[sample - first()]; }
   uint32_t label_of(const ShardRecord& record) const {
     return labels.empty() ? record.label : labels[record.label];
   }
@@ -69,7 +70,7 @@ class ShardSource : public IndexedSource {
   // No checksum check: it covers the whole sample.
   uint64_t read_start(size_t index, size_t most, Sample& out) const override {
     const auto shard = holder_of(index);
-    const ShardRecord& record = describe(*shard, index - shard->first(), out);
+    const ShardRecord& record = describe(*shard, index, out);
     const bool whole = out.encoding != SampleEncoding::kEncoded || record.size <= most;
     out.bytes.resize(whole ? record.size : most);
     shard->file->read_at(record.offset, out.bytes);
@@ -83,7 +84,7 @@ class ShardSource : public IndexedSource {
 
   void read_rows(size_t index, ImageRows rows, Sample& out) const override {
     const auto shard = holder_of(index);
-    const ShardRecord& record = describe(*shard, index - shard->first(), out);
+    const ShardRecord& record = describe(*shard, index, out);
     if (out.encoding != SampleEncoding::kSegmented) return read(index, out);
     out.bytes.assign(record.size, {});
     const std::span bytes(out.bytes);
@@ -99,7 +100,7 @@ class ShardSource : public IndexedSource {
 
   void advise_rows(ReadAdvice advice, size_t index, ImageRows rows) const override {
     const auto shard = holder_of(index);
-    const ShardRecord& record = shard->index.records[index - shard->first()];
+    const ShardRecord& record = shard->record(index);
     shard->file->advise_next(
         advice, record.offset, head_bytes(record), [record, rows](std::span<const std::byte> head) {
           ByteRange part = bytes_of_rows(head, record.size, int(record.height), rows);
@@ -110,7 +111,7 @@ class ShardSource : public IndexedSource {
 
   ImageSize size_of_parts(size_t index) const override {
     const auto shard = holder_of(index);
-    const ShardRecord& record = shard->index.records[index - shard->first()];
+    const ShardRecord& record = shard->record(index);
     // A local shard beside far ones is read whole, so that its checksums are checked.
     if (!is_far(*shard) || record.kind != uint16_t(PayloadKind::kSegmented)) return {};
     return {int(record.height), int(record.width)};
@@ -123,18 +124,14 @@ class ShardSource : public IndexedSource {
 
   int64_t label(size_t index) const override {
     const auto shard = holder_of(index);
-    return shard->label_of(shard->index.records[index - shard->first()]);
+    return shard->label_of(shard->record(index));
   }
 
   size_t length(size_t index) const override {
-    const auto shard = holder_of(index);
-    return has_sequences_ ? shard->index.records[index - shard->first()].width : 0;
+    return has_sequences_ ? holder_of(index)->record(index).width : 0;
   }
 
-  uint64_t bytes(size_t index) const override {
-    const auto shard = holder_of(index);
-    return shard->index.records[index - shard->first()].size;
-  }
+  uint64_t bytes(size_t index) const override { return holder_of(index)->record(index).size; }
 
   uint64_t look_ahead() const override { return look_ahead_; }
 
@@ -142,8 +139,8 @@ class ShardSource : public IndexedSource {
     for (const size_t end = first + count; first < end;) {
       const auto shard = holder_of(first);
       const size_t last = std::min(end, shard->end);
-      const ShardRecord& from = shard->index.records[first - shard->first()];
-      const ShardRecord& to = shard->index.records[last - 1 - shard->first()];
+      const ShardRecord& from = shard->record(first);
+      const ShardRecord& to = shard->record(last - 1);
       shard->file->advise(advice, from.offset, to.offset + to.size - from.offset);
       first = last;
     }
@@ -153,9 +150,9 @@ class ShardSource : public IndexedSource {
   static bool is_far(const Shard& shard) { return shard.file->look_ahead() > 0; }
 
   // Sets all of `out` but its bytes.
-  static const ShardRecord& describe(const Shard& shard, size_t local, Sample& out) {
-    const ShardRecord& record = shard.index.records[local];
-    out.name.assign(shard.path).append(":").append(shard.index.name(local));
+  static const ShardRecord& describe(const Shard& shard, size_t index, Sample& out) {
+    const ShardRecord& record = shard.record(index);
+    out.name.assign(shard.path).append(":").append(shard.index.name(index - shard.first()));
     out.label = shard.label_of(record);
     set_encoding(out, record.kind, record.channels, record.width, record.height);
     return record;
@@ -206,7 +203,7 @@ class ShardSource : public IndexedSource {
       if (shard.index.classes == classes_) continue;
       for (const std::string& name : shard.index.classes)
         shard.labels.push_back(
-            uint32_t(std::lower_bound(classes_.begin(), classes_.end(), name) - classes_.begin()));
+            uint32_t(std::ranges::lower_bound(classes_, name) - classes_.begin()));
     }
   }
 

@@ -37,7 +37,7 @@ double box_distance(Point p, double half_width, double half_height) {
 double polygon_distance(Point p, int sides, double apothem) {
   double distance = -1e9;
   for (int i = 0; i < sides; ++i) {
-    const double angle = 2 * 3.14159265358979323846 * i / sides;
+    const double angle = 2 * std::numbers::pi * i / sides;
     distance = std::max(distance, p.x * std::cos(angle) + p.y * std::sin(angle) - apothem);
   }
   return distance;
@@ -45,7 +45,7 @@ double polygon_distance(Point p, int sides, double apothem) {
 
 // Five points of radius `outer`, valleys of radius `inner`.
 double star_distance(Point p, double outer, double inner) {
-  constexpr double kSector = 3.14159265358979323846 / 5;
+  constexpr double kSector = std::numbers::pi / 5;
   const double radius = std::hypot(p.x, p.y);
   double angle = std::fmod(std::atan2(p.y, p.x) + 4 * kSector * 5, 2 * kSector);
   angle = std::min(angle, 2 * kSector - angle);  // 0 at a point, kSector in a valley

@@ -1,5 +1,7 @@
 #include "data/tar_format.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -65,13 +67,7 @@ int64_t checksum(std::string_view block, bool as_signed) {
 }
 
 std::optional<uint64_t> parse_decimal(std::string_view text) {
-  uint64_t value = 0;
-  if (text.empty() || text.size() > 18) return std::nullopt;
-  for (char c : text) {
-    if (c < '0' || c > '9') return std::nullopt;
-    value = value * 10 + uint64_t(c - '0');
-  }
-  return value;
+  return text.size() > 18 ? std::nullopt : parsed_number<uint64_t>(text);
 }
 
 }  // namespace
@@ -143,10 +139,8 @@ std::vector<std::byte> make_tar_header(const std::string& name, uint64_t size) {
   const auto put = [&](size_t at, std::string_view value) {
     std::memcpy(block.data() + at, value.data(), value.size());
   };
-  const auto octal = [](uint64_t value, size_t digits) {
-    std::string out(digits, '0');
-    for (size_t i = digits; i-- > 0; value >>= 3) out[i] = char('0' + (value & 7));
-    return out;
+  const auto octal = [](uint64_t value, int digits) {
+    return fmt::format("{:0{}o}", value, digits);
   };
   if (size >= uint64_t{1} << 33)
     fail(ErrorKind::kUsage, "file is too large for a tar archive", name,

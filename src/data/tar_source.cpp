@@ -223,8 +223,10 @@ class TarSource : public IndexedSource {
   void settle(LabelTable& folders, LabelTable& pairs) {
     const bool paired = pairs.size() > 0;
     in_question_.reset();
-    if (paired) keep_pairs();
-    if (!paired) require_labels_nearby();
+    if (paired)
+      std::erase_if(entries_, [&](const TarEntry& entry) { return !is_plain_image(entry); });
+    else
+      require_labels_nearby();
     if (entries_.empty())
       fail(ErrorKind::kData, "archive holds no .jpg, .png, .webp or .avif file", paths_.front(),
            "Give an archive of images");
@@ -245,11 +247,6 @@ class TarSource : public IndexedSource {
         fail(ErrorKind::kData, "the image's label is not next to it",
              paths_[entry.archive] + ":" + std::string(name_of(entry)),
              "Put KEY.cls right after KEY.jpg in the archive, as tar --sort=name does");
-  }
-
-  // Drops images that do not belong to a pair.
-  void keep_pairs() {
-    std::erase_if(entries_, [&](const TarEntry& entry) { return !is_plain_image(entry); });
   }
 
   bool is_plain_image(const TarEntry& entry) const {

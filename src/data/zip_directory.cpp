@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/checksum.h"
 #include "base/files.h"
 #include "data/bytes.h"
 #include "data/read_in_steps.h"
@@ -47,7 +48,7 @@ Directory find_directory(const ReadableFile& file, const std::string& path) {
     if (reader.number<uint32_t>() != kEndMagic) continue;
     reader.skip(8);
     Directory found;
-    found.bytes = reader.number<uint32_t>() + uint64_t{0};
+    found.bytes = reader.number<uint32_t>();
     found.offset = reader.number<uint32_t>();
     const size_t comment = reader.number<uint16_t>();
     if (!reader.ok() || comment != reader.left()) continue;
@@ -163,11 +164,8 @@ std::vector<std::byte> unpacked(const ZipMember& member, std::vector<std::byte> 
       refuse_zip("member " + member.name + " is damaged", path);
     bytes = std::move(out);
   }
-  uLong crc = 0;
-  for (size_t at = 0; at < bytes.size(); at += 1 << 30)
-    crc = crc32(crc, reinterpret_cast<const Bytef*>(bytes.data() + at),
-                uInt(std::min<size_t>(1 << 30, bytes.size() - at)));
-  if (crc != member.crc) refuse_zip("member " + member.name + " is damaged: wrong checksum", path);
+  if (checksum_of(bytes) != member.crc)
+    refuse_zip("member " + member.name + " is damaged: wrong checksum", path);
   return bytes;
 }
 

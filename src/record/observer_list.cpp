@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/printable.h"
 #include "record/metrics.h"
 #include "saturate/data/error.h"
 
@@ -27,8 +28,7 @@ void ObserverList::tell(int64_t step, const Call& call) {
       fail_observer(error.kind(), *observer, step, error.reason(), folder_);
     } catch (const std::exception& error) {  // torch's have a backtrace from the second line on
       if (!is_program) throw;
-      const std::string text = error.what();
-      fail_observer(ErrorKind::kRun, *observer, step, text.substr(0, text.find('\n')), folder_);
+      fail_observer(ErrorKind::kRun, *observer, step, first_line(error.what()), folder_);
     }
   }
 }

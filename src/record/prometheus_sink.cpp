@@ -6,19 +6,19 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <set>
-#include <sstream>
 #include <thread>
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/text.h"
 #include "base/thread_pool.h"
 #include "base/wall_clock.h"
 #include "record/sinks.h"
@@ -34,26 +34,20 @@ constexpr time_t kSilence = 2;
 constexpr std::chrono::seconds kLongest{10};
 constexpr std::chrono::seconds kLongestAtEnd{1};
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return char(std::tolower(c)); });
-  return text;
-}
-
 // The host name without port and brackets, such as in "node7:9090" and "[::1]:9090".
 std::string name_in(const std::string& host) {
-  if (host.starts_with('[')) return lower(host.substr(1, host.find(']') - 1));
-  return lower(host.substr(0, host.rfind(':')));
+  if (host.starts_with('[')) return lower_case(host.substr(1, host.find(']') - 1));
+  return lower_case(host.substr(0, host.rfind(':')));
 }
 
 // DNS rebinding: another site's page can make a browser request an address that only the browser
 // can reach, but only under the page's own host name.
 std::set<std::string> allowed_hosts(const WatchOptions& watch) {
-  std::set<std::string> names = {"127.0.0.1", "localhost", "::1", lower(watch.prometheus_address)};
-  std::string hosts = lower(watch.prometheus_hosts);
+  std::set<std::string> names = {"127.0.0.1", "localhost", "::1",
+                                 lower_case(watch.prometheus_address)};
+  std::string hosts = lower_case(watch.prometheus_hosts);
   std::erase(hosts, ' ');
-  std::istringstream list(hosts);
-  for (std::string name; std::getline(list, name, ',');)
+  for (const std::string& name : split_text(hosts, ','))
     if (!name.empty()) names.insert(name);
   return names;
 }
@@ -218,8 +212,7 @@ class PrometheusSink : public MetricsSink {
 
   // Names that observers give may have characters that Prometheus does not know.
   void set(std::string name, const std::string& labels, double value) NEEDS_LOCK(mutex_) {
-    std::ranges::replace_if(
-        name, [](unsigned char c) { return !std::isalnum(c) && c != '_'; }, '_');
+    std::ranges::replace_if(name, std::not_fn(is_letter_or_digit), '_');
     gauges_["saturate_" + name][labels] = value;
   }
 

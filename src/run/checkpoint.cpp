@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "data/elements.h"
 #include "record/json_fields.h"
 #include "saturate/data/error.h"
 #include "saturate/safetensors.h"
@@ -113,12 +114,6 @@ void from_json(const json& from, EarlyStopping::State& to) {
         from.at("not_finite")};
 }
 
-constexpr ElementType kElementTypes[] = {
-    ElementType::kBool,   ElementType::kUint8,   ElementType::kInt8,     ElementType::kUint16,
-    ElementType::kInt16,  ElementType::kUint32,  ElementType::kInt32,    ElementType::kUint64,
-    ElementType::kInt64,  ElementType::kFloat16, ElementType::kBfloat16, ElementType::kFloat32,
-    ElementType::kFloat64};
-
 json to_json(const std::vector<TensorField>& fields) {
   json list = json::array();
   for (const TensorField& field : fields)
@@ -137,9 +132,9 @@ std::vector<TensorField> fields_in(const json& list) {
   std::vector<TensorField> fields;
   for (const json& each : list) {
     const std::string type = each.at("type");
-    const auto known = std::ranges::find(kElementTypes, type, element_name);
-    if (known == std::end(kElementTypes)) throw json::other_error::create(500, type, &each);
-    fields.push_back({each.at("name"), *known, each.at("shape"), each.at("is_target"),
+    const ElementRow* const known = find_element(&ElementRow::name, type);
+    if (!known) throw json::other_error::create(500, type, &each);
+    fields.push_back({each.at("name"), known->type, each.at("shape"), each.at("is_target"),
                       each.at("values"), each.value("symbols", ""), each.value("is_volume", false),
                       each.value("is_sequence", false)});
   }

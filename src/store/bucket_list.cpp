@@ -21,24 +21,18 @@ constexpr size_t kMostKey = 1'024;          // bytes; S3's limit
   fail(ErrorKind::kRun, what, where, "Check the endpoint: it must be that of an S3 service");
 }
 
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 // The text in a list with encoding-type=url. A plus sign is a space, as in Amazon's.
-std::string url_decoded(const std::string& text, const std::string& where) {
+std::string url_decoded(std::string_view text, const std::string& where) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != '%') {
       out += text[i] == '+' ? ' ' : text[i];
       continue;
     }
-    const int high = i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
-    const int low = high >= 0 ? hex_digit(text[i + 2]) : -1;
-    if (low < 0) fail_list("the list holds a key with a bad escape", where);
-    out += char(high * 16 + low);
+    const std::string_view digits = text.substr(i + 1, 2);
+    const auto byte = parsed_number<uint8_t>(digits, 16);
+    if (digits.size() < 2 || !byte) fail_list("the list holds a key with a bad escape", where);
+    out += char(*byte);
     i += 2;
   }
   return out;

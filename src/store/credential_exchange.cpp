@@ -21,14 +21,17 @@ constexpr size_t kMostServiceReply = 64 << 10, kMostToken = 64 << 10;  // bytes
 constexpr const char* kCheckAddress = "Check the service's address";
 constexpr double kServiceSeconds = 60, kMetadataSeconds = 5;
 
+// Whether text holds only characters that keys and tokens may have.
+bool is_visible(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return uint8_t(c) > ' ' && uint8_t(c) < 0x7f; });
+}
+
 std::string token_of(Env& env, const std::string& path) {
   std::string token = text_of_file(env, path);
-  while (!token.empty() && (token.back() == '\n' || token.back() == '\r' || token.back() == ' '))
-    token.pop_back();
-  for (const char c : token)
-    if (uint8_t(c) <= ' ' || uint8_t(c) >= 0x7f)
-      fail(ErrorKind::kRun, "the token holds a character that no token has", path,
-           "Check the file: it must hold one token");
+  token.erase(token.find_last_not_of(" \r\n") + 1);
+  if (!is_visible(token))
+    fail(ErrorKind::kRun, "the token holds a character that no token has", path,
+         "Check the file: it must hold one token");
   if (token.empty() || token.size() > kMostToken)
     fail(ErrorKind::kRun, "the file holds no token", path, "Check the program that writes it");
   return token;
@@ -44,10 +47,7 @@ HttpCall call_of(const CredentialService& service, double seconds) {
 }
 
 [[noreturn]] void fail_refused(const HttpCall& call, const HttpReply& reply) {
-  const std::string code = error_code_of(reply);
-  fail(ErrorKind::kRun,
-       "the service gave no credentials: it answered " + std::to_string(reply.status) +
-           (code.empty() ? "" : " " + code),
+  fail(ErrorKind::kRun, "the service gave no credentials: it answered " + status_text(reply),
        call.name, "Check the role and its permissions, and the token's age");
 }
 
@@ -58,10 +58,8 @@ std::string good_reply(HttpCalls& calls, const HttpCall& call) {
 }
 
 Credentials checked(Credentials found, const std::string& remedy) {
-  for (const std::string* text : {&found.key, &found.secret, &found.token})
-    for (const char c : *text)
-      if (uint8_t(c) <= ' ' || uint8_t(c) >= 0x7f) found.key.clear();
-  if (found.key.empty() || found.secret.empty())
+  if (found.key.empty() || found.secret.empty() ||
+      !is_visible(found.key + found.secret + found.token))
     fail(ErrorKind::kRun, "the reply holds no credentials", found.origin, remedy);
   return found;
 }
@@ -130,10 +128,9 @@ std::optional<Credentials> ask_machine(HttpCalls& calls, const CredentialService
   call.request.headers = {"X-aws-ec2-metadata-token-ttl-seconds: 300"};
   const auto token = metadata_token(calls, call, service.may_be_away);
   if (!token) return std::nullopt;
-  for (const char c : *token)
-    if (uint8_t(c) <= ' ' || uint8_t(c) >= 0x7f)
-      fail(ErrorKind::kRun, "the machine's metadata hold no token", call.name,
-           "Set AWS_EC2_METADATA_DISABLED=true if this machine has none");
+  if (!is_visible(*token))
+    fail(ErrorKind::kRun, "the machine's metadata hold no token", call.name,
+         "Set AWS_EC2_METADATA_DISABLED=true if this machine has none");
   call.request.method = "GET";
   call.request.headers = {"X-aws-ec2-metadata-token: " + *token};
   call.request.url = service.url + "/latest/meta-data/iam/security-credentials/";
@@ -159,9 +156,8 @@ std::optional<Credentials> ask_service(Env& env, HttpCalls& calls,
 Credentials credentials_of(const nlohmann::json& json, const char* token, const std::string& origin,
                            const std::string& remedy) {
   const auto text = [&](const char* key) {
-    const auto found = json.is_object() ? json.find(key) : json.end();
-    return json.is_object() && found != json.end() && found->is_string() ? found->get<std::string>()
-                                                                         : std::string();
+    const auto found = json.find(key);  // end() unless it is an object
+    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
   };
   return checked({text("AccessKeyId"), text("SecretAccessKey"), text(token), origin,
                   parse_utc(text("Expiration"))},

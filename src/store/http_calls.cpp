@@ -11,6 +11,7 @@
 
 #include "base/cancel.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "saturate/data/error.h"
 #include "store/bucket_region.h"
 #include "store/range_reply.h"
@@ -30,9 +31,8 @@ std::string passing_problem(const HttpReply& reply, const HttpCall& call) {
     if (!reply.remedy.empty()) fail(ErrorKind::kRun, what, call.name, reply.remedy);
     return what;
   }
-  const std::string code = error_code_of(reply);
-  if (!may_pass(reply.status, code)) return "";
-  return "the server answered " + std::to_string(reply.status) + (code.empty() ? "" : " " + code);
+  if (!may_pass(reply.status, error_code_of(reply))) return "";
+  return "the server answered " + status_text(reply);
 }
 
 }  // namespace
@@ -149,15 +149,14 @@ void HttpCalls::pause(double seconds, const std::string& name) {
 }
 
 std::string text_of(const HttpReply& reply) {
-  return {reinterpret_cast<const char*>(reply.body.data()), reply.body.size()};
+  return std::string(as_text(reply.body));
 }
 
 void require_good(const HttpCall& call, const HttpReply& reply, const std::string& doing) {
   if (reply.status / 100 == 2) return;
   const std::string code = error_code_of(reply);
   const std::string region = other_region(reply);
-  const std::string status = "cannot " + doing + ": the server answered " +
-                             std::to_string(reply.status) + (code.empty() ? "" : " " + code);
+  const std::string status = "cannot " + doing + ": the server answered " + status_text(reply);
   if (!region.empty())
     fail(ErrorKind::kUsage, status + "; the bucket is in region " + region, call.name,
          "Set AWS_REGION=" + region);

@@ -175,8 +175,7 @@ ReplyVerdict judge_content(StoreObject& object, uint64_t offset, uint64_t length
 
 ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
   const std::string code = error_code_of(reply);
-  const std::string status =
-      "the server answered " + std::to_string(reply.status) + (code.empty() ? "" : " " + code);
+  const std::string status = "the server answered " + status_text(reply);
   if (may_pass(reply.status, code)) return {ReplyKind::kRetry, status, "", ErrorKind::kRun};
   const bool denied = is_denied(reply.status, code);
   if ((denied || is_expired(code)) && !object.location.is_bucket &&
@@ -209,7 +208,7 @@ ReplyVerdict judge_status(const StoreObject& object, const HttpReply& reply) {
 
 // The text between <NAME> and </NAME> in a body; "" if there is none.
 std::string_view element_of(const HttpReply& reply, const std::string& name) {
-  const std::string_view text(reinterpret_cast<const char*>(reply.body.data()), reply.body.size());
+  const std::string_view text = as_text(reply.body);
   const size_t before = text.find("<" + name + ">");
   if (before == std::string_view::npos) return "";
   const size_t begin = before + name.size() + 2;
@@ -223,6 +222,11 @@ std::string error_code_of(const HttpReply& reply) {
   const std::string_view code = element_of(reply, "Code");
   const bool has_digit = std::ranges::any_of(code, [](char c) { return c >= '0' && c <= '9'; });
   return has_digit && code != kBodyDamaged ? "" : plain_text(code, ".", 60);
+}
+
+std::string status_text(const HttpReply& reply) {
+  const std::string code = error_code_of(reply);
+  return std::to_string(reply.status) + (code.empty() ? "" : " " + code);
 }
 
 std::string other_region(const HttpReply& reply) {

@@ -29,6 +29,8 @@ struct ReplyVerdict {
 // The text between <Code> and </Code> in S3's XML, which has letters and dots, and digits in one
 // known case; "" if there is none.
 std::string error_code_of(const HttpReply& reply);
+// "503 SlowDown", or "404" without a code.
+std::string status_text(const HttpReply& reply);
 // The region that a server names as the bucket's, if the request was for another one; else "".
 std::string other_region(const HttpReply& reply);
 // Whether a further attempt may succeed, as with a store that is too busy.

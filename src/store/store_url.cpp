@@ -15,10 +15,6 @@ bool starts_with_word(std::string_view text, std::string_view start) {
   return lower_case(text.substr(0, start.size())) == start;
 }
 
-bool is_http(std::string_view url) {
-  return starts_with_word(url, "http://") || starts_with_word(url, "https://");
-}
-
 std::string_view after_scheme(std::string_view url) {
   return url.substr(url.find("://") + 3);
 }
@@ -66,11 +62,11 @@ std::string encode_key(std::string_view key) {
 }
 
 bool is_web_url(std::string_view url) {
-  return is_http(url);
+  return starts_with_word(url, "http://") || starts_with_word(url, "https://");
 }
 
 bool is_store_url(std::string_view path) {
-  return is_http(path) || starts_with_word(path, "s3://") || starts_with_word(path, "gs://");
+  return is_web_url(path) || starts_with_word(path, "s3://") || starts_with_word(path, "gs://");
 }
 
 std::string store_name(const std::string& url) {
@@ -82,12 +78,12 @@ void check_url(const std::string& url) {
     fail_url("holds a control character", url, "Check the URL");
   if (has_user_info(url))
     fail_url("carries a user name or password, which a recipe would keep", url,
-             is_http(url)
+             is_web_url(url)
                  ? "Use s3:// with credentials of the environment, or a server that needs none"
                  : "Put them into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile of "
                    "~/.aws/credentials, and write s3://BUCKET/KEY or gs://BUCKET/KEY");
   const size_t query = std::min(url.find('?'), url.size());
-  if (!is_http(url) && has_signature(std::string_view(url).substr(query)))
+  if (!is_web_url(url) && has_signature(std::string_view(url).substr(query)))
     fail_url("carries a signature, which only https:// URLs have: keys sign s3:// and gs://", url,
              "Write the signed URL as it was made, with https://, or remove the query");
 }
@@ -139,14 +135,14 @@ std::string host_of(std::string_view url) {
 }
 
 bool may_redirect(std::string_view from, std::string_view to) {
-  if (!is_http(to) || host_of(to).find('@') != std::string::npos) return false;
+  if (!is_web_url(to) || host_of(to).find('@') != std::string::npos) return false;
   if (starts_with_word(from, "https://") && !starts_with_word(to, "https://")) return false;
   return host_of(from) == host_of(to);
 }
 
 BucketPlace locate_bucket(Env& env, const std::string& url) {
   check_url(url);
-  if (is_http(url))
+  if (is_web_url(url))
     fail_url("a web server's objects are only read one by one", url, "Write s3://BUCKET/KEY");
   const std::string_view rest = after_scheme(url);
   const size_t slash = std::min(rest.find('/'), rest.size());
@@ -168,7 +164,7 @@ BucketPlace locate_bucket(Env& env, const std::string& url) {
 }
 
 StoreLocation locate_object(Env& env, const std::string& url) {
-  if (is_http(url)) {
+  if (is_web_url(url)) {
     check_url(url);
     if (host_of(url).empty()) fail_url("has no host", url, "Write http://HOST/PATH");
     if (url.find(' ') != std::string::npos) fail_url("holds a space", url, "Write it as %20");

@@ -22,8 +22,7 @@ bool is_space(char c) {
 }
 
 bool is_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-         c == '-' || c == '.' || c == ':';
+  return is_letter_or_digit(c) || c == '_' || c == '-' || c == '.' || c == ':';
 }
 
 void append_utf8(uint32_t code, std::string& out) {
