@@ -157,7 +157,8 @@ def kill_after(step, delay, process, out):
         sys.exit(f"python_resume: error: no step {step}, or the end before the kill. See {out / 'log'}")
     started_by_it = [int(path.name.rpartition("-")[2]) for path in (out / "notes").iterdir()]
     for one in started_by_it:
-        os.kill(one, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # torchrun ends the others of one that was killed
+            os.kill(one, signal.SIGKILL)
     process.kill()
     process.wait()
     while any(map(is_running, started_by_it)):

@@ -15,6 +15,7 @@ enum { kOk = 0, kInvalid = 2, kNotSupported = 3, kNotFound = 6 };
 
 static int g_gpus[2] = {0, 1};
 static bool g_ready = false;
+static bool g_is_instance = false;  // the latest device was found by an instance's UUID
 
 static bool is_second(void* device) {
   return device == &g_gpus[1];
@@ -31,11 +32,17 @@ int nvmlShutdown() {
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
   if (!g_ready || index > 1) return kInvalid;
   *device = &g_gpus[index];
+  g_is_instance = false;
   return kOk;
 }
 int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
-  if (std::strcmp(uuid, "GPU-second") != 0) return kNotFound;
+  if (std::strcmp(uuid, "GPU-second") != 0 && std::strcmp(uuid, "MIG-second") != 0) return kNotFound;
+  g_is_instance = std::strcmp(uuid, "MIG-second") == 0;
   *device = &g_gpus[1];
+  return kOk;
+}
+int nvmlDeviceIsMigDeviceHandle(void*, unsigned* is_instance) {
+  *is_instance = g_is_instance;
   return kOk;
 }
 int nvmlDeviceGetMigMode(void* device, unsigned* now, unsigned* pending) {

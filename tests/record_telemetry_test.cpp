@@ -125,6 +125,8 @@ TEST(Nvml, AGpuThatIsDividedIntoInstancesIsNoGpu) {
   setenv("FAKE_NVML_MIG", "1", 1);
   EXPECT_EQ(Nvml::open(1, "", testing::kFakeNvml), nullptr);
   EXPECT_NE(Nvml::open(0, "", testing::kFakeNvml), nullptr) << "one that cannot be divided";
+  EXPECT_NE(Nvml::open(0, "MIG-second", testing::kFakeNvml), nullptr) << "the instance itself";
+  EXPECT_EQ(Nvml::open(1, "", testing::kFakeNvml), nullptr);
   unsetenv("FAKE_NVML_MIG");
 }
 

@@ -10,10 +10,11 @@ import itertools
 from typing import Any, Dict, Generator, Iterator, List, Optional, Sequence
 
 from ._core import Error
-from .turns import Arm, Gain, Pace, Remedy, Steps, Turns, WhatIf
+from .turns import Arm, Gain, Pace, Remedy, Turns, WhatIf
 
 STEPS, MOST_STEPS = 3, 50       # of a turn
 ROUNDS, MOST_ROUNDS = 3, 12
+SETTLING, MOST_SETTLING = 3, 20  # steps of another size before it is measured
 TURN_S = 0.5
 MEET_S = 60.0                   # that a process waits for the others
 SCALE = 4                       # times larger and smaller buckets are tried
@@ -47,6 +48,7 @@ def other_buckets(module: Any, size: int) -> Iterator[None]:
     kept = {name: vars(module)[name] for name in OF_REDUCER if name in vars(module)}
     try:
         module.bucket_bytes_cap, module.bucket_bytes_cap_default = size, False
+        module._has_rebuilt_buckets = False
         if "_bucket_config" in kept:
             module._bucket_config = dataclasses.replace(kept["_bucket_config"], bucket_bytes_cap=size,
                                                         first_bucket_bytes_cap=size)
@@ -54,9 +56,10 @@ def other_buckets(module: Any, size: int) -> Iterator[None]:
         module._ddp_init_helper(parameters, are_sparse, module._build_debug_param_to_name_mapping(parameters), False)
         yield
     finally:
-        if module.reducer is not kept["reducer"]:
-            module.reducer._remove_autograd_hooks()
+        tried = module.reducer
         vars(module).update(kept)
+        if tried is not module.reducer:
+            tried._remove_autograd_hooks()
 
 
 def _gradient_bytes(module: Any) -> int:
@@ -73,8 +76,8 @@ def sizes_to_try(torch: Any, modules: Sequence[Any]) -> List[int]:
     try:
         whole, cap = _gradient_bytes(largest), int(largest.bucket_bytes_cap)
         first = MIB if getattr(largest, "bucket_bytes_cap_default", True) else cap
-        sizes = [SCALE * cap] if whole > first else []
-        sizes += [min(cap, whole) // SCALE] if whole > min(cap, MIB) else []
+        sizes = [SCALE * (cap or MIB)] if whole > first else []
+        sizes += [min(cap, whole) // SCALE] if whole > min(cap, MIB) and cap >= SCALE else []
         for module in modules if sizes else ():
             is_special = any(vars(module).get(name) for name in SPECIAL) or module._join_config.enable
             if is_special or module._get_ddp_logging_data().get("comm_hook"):  # a hook cannot be registered again
@@ -158,14 +161,18 @@ class GroupTurns:
             paces.append(found[False])
             own.append(1 / found[True].steps_per_s)
         self.pace = sorted(paces, key=lambda pace: pace.steps_per_s)[len(paces) // 2]
+        if sizes:
+            sizes = sizes_to_try(self._torch, self._modules)  # there may be less memory now
         gathered = self._gathered(([1 / pace.steps_per_s for pace in paces], own, sizes))
         # The least: others have waited for a rank that was interrupted, as by an evaluation.
         self._whole = [min(each) for each in zip(*(whole for whole, _, _ in gathered))]
         self._own = [own for _, own, _ in gathered]
         sums, _ = group_what_ifs(self._whole, self._own)  # all ranks decide alike
         if sizes and all(each == sizes for _, _, each in gathered) and (sums.is_worth() or sums.may_be_worth()):
-            rounds = self._rounds(seconds, (1 + len(sizes)) * steps * step_s)
-            yield from self._try_sizes([0, *sizes], steps, rounds)
+            round_s = (1 + len(sizes)) * (SETTLING + 1 + steps) * step_s
+            rounds = self._rounds(seconds, round_s)
+            if self._agreed(int(ROUNDS * round_s < 2 * seconds)):
+                yield from self._try_sizes([0, *sizes], steps, rounds)
 
     def _try_sizes(self, sizes: Sequence[int], steps: int, rounds: int) -> Generator[Any, None, None]:
         seconds: Dict[int, List[float]] = {size: [] for size in sizes}
@@ -173,21 +180,26 @@ class GroupTurns:
             for size in sizes if number % 2 == 0 else sizes[::-1]:
                 with self._on_device():
                     self._group.barrier()
-                pace = yield from (self._with_size(size, steps) if size else
-                                   self._turns.fixed(self._arm, contextlib.nullcontext, steps))
+                pace = yield from self._with_size(size, steps)
+                if pace is None:
+                    return
                 seconds[size].append(1 / pace.steps_per_s)
         by_rank = self._gathered(seconds)
         self._sized = {size: [min(each) for each in zip(*(found[size] for found in by_rank))] for size in sizes}
 
-    def _with_size(self, size: int, steps: int) -> Steps:
+    def _with_size(self, size: int, steps: int) -> Generator[Any, None, Optional[Pace]]:
+        """A turn; None: the loop sums gradients so seldom that a reducer does not make its buckets."""
         # If the latest forward had no backward, a module's own reducer expects one. This step ends that.
         yield from self._turns.fixed(self._arm, self.without_sums, 0)
         with contextlib.ExitStack() as stack:
-            for module in self._modules:
+            for module in self._modules if size else ():
                 stack.enter_context(other_buckets(module, size))
-            # A reducer's first step has one bucket, and its second one makes the others.
-            yield from self._turns.fixed(self._arm, contextlib.nullcontext, 1)
-            return (yield from self._turns.fixed(self._arm, contextlib.nullcontext, steps))
+            # A reducer's first step has one bucket; the step after it makes the others.
+            for number in range(MOST_SETTLING):
+                if number >= SETTLING - 1 and (not size or all(each._has_rebuilt_buckets for each in self._modules)):
+                    return (yield from self._turns.fixed(self._arm, contextlib.nullcontext, steps))
+                yield from self._turns.fixed(self._arm, contextlib.nullcontext, 0)
+        return None
 
     def what_ifs(self) -> List[WhatIf]:
         if not self._own:

@@ -23,6 +23,7 @@ FIRST_SHARE = 0.55     # of the time, for a first measurement; then what is wort
 HOPELESS = 1.02        # the end of an interval that is not measured further
 LEAST_MADE = 0.5       # of the optimizers' steps for a batch, without which a change has made the loop skip batches
 NEEDED = 1.05          # at most, so that a change, or a part of what removes a limit altogether, can be worth doing
+SUSPECT = 1.03         # of what was seen in the loop, for more measuring
 OF_OPTIMIZERS = ("fused-optimizer", "foreach-optimizer")
 TURN_SHARE = 1 / 150   # of the time
 MOST_TURN_S, LEAST_TURN_S = 1.0, 0.1
@@ -121,9 +122,11 @@ class Session:
     def _group(self) -> NoPace:
         """Processes that train together make the same steps: only what is between them is measured."""
         measured = GroupTurns(self.torch, self.turns, self.seen.groups, self._own)
-        yield from measured.run(self.seconds, self.is_wanted("ddp-buckets"))
-        self.pace = measured.pace
-        self.results = [each for each in measured.what_ifs() if self.is_wanted(each.name)]
+        try:
+            yield from measured.run(self.seconds, self.is_wanted("ddp-buckets"))
+        finally:
+            self.pace = measured.pace
+            self.results = [each for each in measured.what_ifs() if self.is_wanted(each.name)]
 
     def _unmeasured(self) -> List[WhatIf]:
         return [each for each in self.results if not each.skipped and each.gain is None]
@@ -301,7 +304,8 @@ def _gain_of(before: List[Pace], after: List[Pace]) -> Gain:
 
 def _is_suspect(what_if: WhatIf) -> bool:
     """Whether what the loop was seen to do may be worth a change: then even a small gain is likely to be real."""
-    return what_if.name in SEEN and what_if.gain is not None and what_if.gain.high >= NEEDED
+    gain = what_if.gain
+    return what_if.name in SEEN and gain is not None and gain.ratio >= SUSPECT and gain.high >= NEEDED
 
 
 def is_interrupt(failure: BaseException) -> bool:

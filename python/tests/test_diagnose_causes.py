@@ -64,7 +64,7 @@ def test_calls_that_begin_later_are_found(monkeypatch, cause, call, every):
     assert sorted(names(found.causes)) == sorted(["fused-optimizer", cause])
 
 
-@pytest.mark.parametrize("seed", [3, 5, 6])
+@pytest.mark.parametrize("seed", [2, 3, 6])
 def test_a_small_gain_of_what_was_seen_is_measured_until_it_is_clear(seed):
     """Turns differ by 9 %, so that three of them show nothing."""
     noise, drawn = random.Random(seed), []

@@ -92,7 +92,7 @@ for batch in loader:
 SIZED = """
 own = model.reducer, model.logger, model.bucket_bytes_cap, vars(model).get("_bucket_config")
 gradients = [each.grad.clone() for each in model.parameters()]
-found = saturate.diagnose(step, loader, seconds=12, only=["ddp-buckets"])
+found = saturate.diagnose(step, loader, seconds=20, only=["ddp-buckets"])
 assert own == (model.reducer, model.logger, model.bucket_bytes_cap, vars(model).get("_bucket_config"))
 assert all(each.grad.equal(kept) for each, kept in zip(model.parameters(), gradients))
 assert found.causes and "bucket_cap_mb=0.003998)" in str(found), found

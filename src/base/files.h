@@ -30,15 +30,14 @@ inline std::string text_of_file(Env& env, const std::string& path) {
 // The lines of a text file that may be larger than the memory.
 class LineReader {
  public:
-  LineReader(Env& env, const std::string& path) : path_(path), file_(env.open_readable(path)) {}
-  // As std::getline(): false at the end. Fails with kData on a line of over 64 MiB.
+  LineReader(Env& env, const std::string& path) : file_(env.open_readable(path)) {}
+  // As std::getline(): false at the end. Cuts a line after about 64 MiB.
   bool next(std::string& line);
   // Whether the last line had no newline.
   bool is_cut() const { return is_cut_; }
   uint64_t bytes() const { return file_->size(); }  // of the file
 
  private:
-  const std::string path_;
   const std::unique_ptr<ReadableFile> file_;
   uint64_t read_ = 0;  // bytes
   std::string block_;  // the last ones

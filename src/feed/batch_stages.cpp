@@ -49,9 +49,10 @@ at::Tensor host_bytes(int64_t bytes) {
   try {
     return at::empty({bytes}, at::TensorOptions(at::kByte).pinned_memory(true));
   } catch (const c10::Error& error) {
-    // Any call reports that a kernel failed earlier.
+    // Any call reports that a kernel failed earlier: that is not a lack of pinned memory.
     const std::string_view text = error.what_without_backtrace();
-    if (text.find("out of memory") == std::string_view::npos) throw;
+    const auto names = [&](std::string_view reason) { return text.find(reason) != text.npos; };
+    if (!names("out of memory") && !names("not supported") && !names("OS call failed")) throw;
     warn_of_plain_memory();
     return at::empty({bytes}, at::TensorOptions(at::kByte));
   }

@@ -168,7 +168,9 @@ struct Nvml::Library {
 
   // The device is a whole GPU, of whose instances (MIG) this process has one.
   bool has_instances() const {
-    unsigned now = 0, pending = 0;
+    unsigned now = 0, pending = 0, is_instance = 0;
+    if (ask(handle, "nvmlDeviceIsMigDeviceHandle", device, &is_instance) && is_instance != 0)
+      return false;
     return ask(handle, "nvmlDeviceGetMigMode", device, &now, &pending) && now != 0;
   }
 

@@ -55,9 +55,9 @@ std::optional<PhaseTimes> whole_device_phases(const RunReading& run) {
                            : whole_times(run.steps, &MetricsRecord::device_phases);
 }
 
-std::optional<double> mean_images_per_s(const RunReading& run) {
+std::optional<double> mean_images_per_s(std::span<const MetricsRecord> records) {
   double images = 0, seconds = 0;
-  for (const auto& record : run.steps) {
+  for (const auto& record : records) {
     if (!record.phases || !record.images_per_s) continue;
     images += *record.images_per_s * training_s(*record.phases);
     seconds += training_s(*record.phases);
@@ -158,7 +158,7 @@ RunFigures figures_of(const RunReading& run) {
     figures.steps = run.last->step;
     figures.memory_peak_bytes = run.last->memory_peak_bytes;
   }
-  figures.images_per_s = mean_images_per_s(run);
+  figures.images_per_s = mean_images_per_s(run.steps);
   figures.phases = whole_phases(run);
   figures.device_phases = whole_device_phases(run);
   figures.streams = whole_streams(run.steps);
@@ -214,6 +214,7 @@ MetricsRecord merged(std::span<const MetricsRecord> records, int64_t step_before
   MetricsRecord all = records.back();
   for (const auto& mean : kRecordMeans)
     all.*mean.member = weighted_mean(records, step_before, mean.member);
+  if (const auto rate = mean_images_per_s(records)) all.images_per_s = rate;
   all.values.clear();
   for (const std::string& name : metrics_in(records))
     all.values.push_back({name, mean_of_value(records, step_before, name)});

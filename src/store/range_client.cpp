@@ -94,13 +94,15 @@ LinkPace RangeClient::pace() const {
 
 void RangeClient::begin_attempt(const FetchPtr& fetch) {
   if (!fetch->done) return;  // another request has succeeded since the timer was set
+  std::exception_ptr failure;  // handed over whole: another thread will destroy it
   try {
     if (!send(fetch)) return wait_for_credentials(fetch);
     ++fetch->attempts;
-    watch_for_delay(fetch);
+    return watch_for_delay(fetch);
   } catch (...) {
-    finish(fetch, {}, std::current_exception());
+    failure = std::current_exception();
   }
+  finish(fetch, {}, std::move(failure));
 }
 
 void RangeClient::wait_for_credentials(const FetchPtr& fetch) {
@@ -252,16 +254,18 @@ void RangeClient::follow(const FetchPtr& fetch, const HttpReply& reply) {
 
 // Reads the credentials again: another program may have renewed the files.
 void RangeClient::renew(const FetchPtr& fetch, const std::string& what) {
+  std::exception_ptr failure;
   try {
     if (++fetch->renewals <= kMostRenewals &&
         credentials_.replace(fetch->signer, fetch->object->location.is_google))
       return begin_attempt(fetch);
-    fail_fetch(
+    return fail_fetch(
         fetch, ErrorKind::kRun, what + ": the credentials have expired",
         "Renew " + (fetch->signer ? fetch->signer->origin : "them") + ", then resume the run");
   } catch (...) {
-    finish(fetch, {}, std::current_exception());
+    failure = std::current_exception();
   }
+  finish(fetch, {}, std::move(failure));
 }
 
 void RangeClient::retry_later(const FetchPtr& fetch, const std::string& what, double least_s) {

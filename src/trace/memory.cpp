@@ -163,8 +163,8 @@ class CudaMemory : public TensorMemory {
   int64_t capacity() const override {
     const auto info = allocator_.getMemoryInfo(device_);  // free, total
     const int64_t held = allocator_.getDeviceStats(device_).reserved_bytes[0].current;
-    const int64_t margin = std::max(kLeastMargin, int64_t(info.second) / 50);
-    return std::max(int64_t{0}, held + int64_t(info.first) - margin);
+    const int64_t all = held + int64_t(info.first);
+    return all - std::min(std::max(kLeastMargin, int64_t(info.second) / 50), all / 4);
   }
   int64_t budget() const override { return budget_; }
   void set_budget(int64_t bytes) override {

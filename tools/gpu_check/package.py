@@ -29,14 +29,14 @@ class Package:
                 found = [kinds[child.tag] for child in case if child.tag in kinds] or ["passed"]
                 self.check.results.test(f"Python: {case.get('name')}", found[0], float(case.get("time")))
 
-    def diagnose(self, job, fault):
+    def diagnose(self, job, fault, seconds):
         """The first cause that diagnose names in a loop with a fault, and the gain that the loop without it has."""
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
             found = pathlib.Path(folder) / "found.json"
             if not self._has(job, "saturate, torch, torchvision"):
                 return
             self.check.run(job, self._command(self.root / "bench/python_faults.py", "--only", f"gpu:{fault}", "--rounds",
-                                              1, "--seconds", 1, "--diagnose-seconds", 25, "--work", folder,
+                                              1, "--seconds", 1, "--diagnose-seconds", seconds, "--work", folder,
                                               "--json", found))
             answer = json.loads(found.read_text(encoding="utf-8")) if found.exists() else {"rows": [], "healthy": []}
         for row in answer["healthy"]:
