@@ -36,7 +36,8 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
   return kOk;
 }
 int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
-  if (std::strcmp(uuid, "GPU-second") != 0 && std::strcmp(uuid, "MIG-second") != 0) return kNotFound;
+  if (std::strcmp(uuid, "GPU-second") != 0 && std::strcmp(uuid, "MIG-second") != 0)
+    return kNotFound;
   g_is_instance = std::strcmp(uuid, "MIG-second") == 0;
   *device = &g_gpus[1];
   return kOk;

@@ -93,7 +93,7 @@ LinkPace RangeClient::pace() const {
 }
 
 void RangeClient::begin_attempt(const FetchPtr& fetch) {
-  if (!fetch->done) return;  // another request has succeeded since the timer was set
+  if (!fetch->done) return;    // another request has succeeded since the timer was set
   std::exception_ptr failure;  // handed over whole: another thread will destroy it
   try {
     if (!send(fetch)) return wait_for_credentials(fetch);
