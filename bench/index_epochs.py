@@ -5,8 +5,9 @@ file, and a file of an earlier run. Needs the Python package (pip install ./pyth
     bench/index_epochs.py SOURCE [--threads 2] [--rounds 5] [--json FILE]
 
 The three are measured alternately, round by round, and the files are in the page cache after the first, which is not
-counted. "from batch 10" leaves out the first ten batches of the first epoch, which fill new memory: other loaders are
-compared after a warm-up. Prints medians; with --json writes the rows of `saturate bench`, with the checkout's commit.
+counted. "after batch 10" leaves out the first ten batches of the first epoch, which allocate new memory: other loaders
+are measured after a warm-up. Prints medians; with --json writes the rows of `saturate bench`, with the checkout's
+commit.
 """
 
 import argparse
@@ -26,7 +27,7 @@ WARM_BATCHES = 10
 
 
 def epochs(source, threads, index):
-    """(name, images per second) of the first epoch, of it without its beginning, and of the second."""
+    """(name, images per second): of the first epoch, of the same after WARM_BATCHES batches, and of the second."""
     loader = saturate.Loader(source, batch=64, size=224, crop="random_resized", decode="fast", threads=threads,
                              dtype="float32", options={"data.index": index})
     rates = []
@@ -39,7 +40,7 @@ def epochs(source, threads, index):
         end = time.perf_counter()
         rates.append((f"epoch {epoch}", images / (end - begin)))
         if epoch == 1 and images > warm[1] > 0:
-            rates.append((f"epoch 1 from batch {WARM_BATCHES}", (images - warm[1]) / (end - warm[0])))
+            rates.append((f"epoch 1 after batch {WARM_BATCHES}", (images - warm[1]) / (end - warm[0])))
     loader.close()  # writes the index
     return rates
 

@@ -33,7 +33,7 @@ ROOT = pathlib.Path(__file__).resolve().parent
 WARM_STEPS = 6
 LONG_EPOCH = 3  # times the seconds of a run: epochs that are longer are cut off
 TIME_LIMIT_S = 600
-FAULT_S = 75
+FAULT_S = 75  # of a diagnosis of a fault, unless they are given
 
 
 def measure_rate():
@@ -193,7 +193,7 @@ def planted(loop, fault, scripts, work):
 
 
 def edit(script, edits, place):
-    """Replaces the first of each text. `place` is where the edits are."""
+    """`edits`: (before, after) texts, each replaced once. `place`: the file that defines them, for the error."""
     text = script.read_text()
     for before, after in edits:
         if before not in text:

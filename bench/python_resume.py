@@ -4,14 +4,14 @@
     bench/python_resume.py [--trials 3] [--worlds 1,3] [--images DIR] [--batch 24] [--seed 0] [--scripts DIR]
                            [--work DIR] [--json FILE]
 
-A copy of references/classification/train.py gets the changes of python/README.md: a saturate.Loader trains it, whose
-position is in its checkpoints, of which it also makes one every second step. Others let it run on a CPU, and note each
-sample's step, name, label and the CRC32 of its pixels. torchrun starts it with two processes. All are killed by SIGKILL
-at a random moment of the middle of a random epoch, and the latest checkpoint is resumed by as many processes as each of
---worlds says. What was trained on before the checkpoint and after it has to be, step by step, what the script trains
-on as one process, each sample once in an epoch. The script is downloaded from GitHub into --scripts unless it is there
-already. DIR has folders train and val, of five classes or more; by default images are generated. Needs the package,
-torch and torchvision.
+A copy of references/classification/train.py gets the changes of python/README.md: it reads through saturate.Loader,
+stores the loader's position in its checkpoints, and also saves one every second step. Other changes let it run on a
+CPU, and record each sample's step, name, label and the CRC32 of its pixels. torchrun starts it with two processes. Both
+are killed by SIGKILL at a random moment in the middle of a random epoch, and each number of processes in --worlds
+resumes from the latest checkpoint. The samples before the checkpoint and after it must be, step by step, those of the
+script as one process, which gets each sample once in an epoch. The script is downloaded from GitHub into --scripts
+unless it is there already. DIR has folders train and val, of five classes or more; by default images are generated.
+Needs the package, torch and torchvision.
 """
 
 import argparse
@@ -34,10 +34,8 @@ from python_faults import ROOT, TIME_LIMIT_S, commit, edit, fetch_scripts, make_
 LOOP = next(loop for loop in LOOPS if loop.name == "torchvision")
 EPOCHS, SAVE_STEPS, KILLED_WORLD, MAX_DELAY_S = 3, 2, 2, 0.05
 
-# (before, after) in train.py.
-TRAIN = [
-    ("import utils\n", "import utils\nimport python_resume\nimport saturate\n"),
-    ("""torch.utils.data.DataLoader(
+# The script's own, of the training data.
+LOADER = """torch.utils.data.DataLoader(
         dataset,
         batch_size=args.batch_size,
         sampler=train_sampler,
@@ -45,7 +43,11 @@ TRAIN = [
         pin_memory=True,
         collate_fn=collate_fn,
     )
-""", """saturate.Loader(
+"""
+# (before, after) in train.py.
+TRAIN = [
+    ("import utils\n", "import utils\nimport python_resume\nimport saturate\n"),
+    (LOADER, """saturate.Loader(
         f"folder:{train_dir}", batch=args.batch_size * args.world_size, size=args.train_crop_size,
         crop="random_resized", device=device, uneven="join", names=True)
 """),
@@ -86,7 +88,7 @@ UTILS = [
 
 
 def note(data_loader, names, images, labels):
-    """The script's training calls it with each batch. The file's name is the rank and the process."""
+    """Called by the edited script with each batch. Appends its samples to the file RANK-PID."""
     step = steps_of(data_loader.state_dict(), len(data_loader))
     sums = [zlib.crc32(image.numpy()) for image in images]
     lines = [json.dumps([step, *sample]) + "\n" for sample in zip(names, labels.tolist(), sums)]
@@ -96,7 +98,7 @@ def note(data_loader, names, images, labels):
 
 
 def steps_of(state, batches):
-    """Steps until this position of a loader."""
+    """The number of steps before this position of a loader."""
     return state["epoch"] * batches + state["batch"]
 
 
@@ -148,7 +150,7 @@ def run_to_end(script, world, out, options, *arguments):
 
 
 def kill_after(step, delay, process, out):
-    """Kills torchrun and all processes that it has started, some seconds after one of them has noted the step."""
+    """Kills torchrun and the processes that it has started, `delay` seconds after one of them has noted the step."""
     end = time.monotonic() + TIME_LIMIT_S
     while max(noted(out / "notes"), default=(0,))[0] < step and process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
@@ -157,7 +159,7 @@ def kill_after(step, delay, process, out):
         sys.exit(f"python_resume: error: no step {step}, or the end before the kill. See {out / 'log'}")
     started_by_it = [int(path.name.rpartition("-")[2]) for path in (out / "notes").iterdir()]
     for one in started_by_it:
-        with contextlib.suppress(ProcessLookupError):  # torchrun ends the others of one that was killed
+        with contextlib.suppress(ProcessLookupError):  # once one is killed, torchrun ends the others
             os.kill(one, signal.SIGKILL)
     process.kill()
     process.wait()
@@ -173,7 +175,7 @@ def is_running(process):
 
 
 def require_each_once(whole):
-    """Steps of an epoch, if each of the EPOCHS has each sample once."""
+    """The number of steps in an epoch. Exits with an error unless each epoch has each sample once."""
     batches, names = max(whole)[0] // EPOCHS, {name for _, name, _, _ in whole}
     found = {((step - 1) // batches, name) for step, name, _, _ in whole}
     if not len(found) == sum(whole.values()) == EPOCHS * len(names):
@@ -182,7 +184,7 @@ def require_each_once(whole):
 
 
 def compared(trial, world, killed, begin, kept, rest, whole):
-    """A row: samples of one process that are missing, and what there is more."""
+    """A row: how many samples of one unkilled process are missing, and how many samples it does not have."""
     found = kept + rest
     missing, more = (sum(counts.values()) for counts in (whole - found, found - whole))
     return {"name": f"trial {trial}, resumed by {world}", "unit": "samples that differ", "median": missing + more,
@@ -196,7 +198,7 @@ def rows_of(trial, script, whole, options):
 
     chance = random.Random(f"{options.seed}-{trial}")
     batches = require_each_once(whole)
-    earliest = max(SAVE_STEPS + 2, batches // 4)  # no process is two steps ahead of one that saves
+    earliest = max(SAVE_STEPS + 2, batches // 4)  # a checkpoint is complete by then
     step = chance.randrange(EPOCHS) * batches + chance.randint(earliest, max(earliest, batches * 3 // 4))
     out = options.work / f"trial-{trial}"
     with started(script, KILLED_WORLD, out, options) as process:
@@ -208,13 +210,14 @@ def rows_of(trial, script, whole, options):
         rest = run_to_end(script, world, out / f"by-{world}", options, "--resume", str(out / "checkpoint.pth"))
         row = compared(trial, world, max(before)[0], begin, kept, rest, whole)
         print("{name}: killed at step {killed_at}, resumed from {resumed_from}; {kept} + {rest} samples, {missing} "
-              "missing, {more} more".format(**row), flush=True)
+              "missing, {more} extra".format(**row), flush=True)
         yield row
 
 
 def table(rows):
     """Markdown."""
-    lines = ["| trial | killed at step | resumed from | by processes | samples before | after | missing | more |",
+    lines = ["| trial | killed at step | resumed from step | processes that resume | samples before | after | "
+             "missing | extra |",
              "|---|---|---|---|---|---|---|---|"]
     keys = ("trial", "killed_at", "resumed_from", "world", "kept", "rest", "missing", "more")
     return "\n".join([*lines, *("| " + " | ".join(str(row[key]) for key in keys) + " |" for row in rows)]) + "\n"
@@ -225,9 +228,9 @@ def main():
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--worlds", type=lambda text: [int(part) for part in text.split(",")], default=[1, 3])
     parser.add_argument("--images", type=pathlib.Path)
-    parser.add_argument("--batch", type=int, default=24, help="images of all processes; the last one of an "
-                        "epoch needs an image for each")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments at which it kills")
+    parser.add_argument("--batch", type=int, default=24, help="images of all processes together; the last "
+                        "batch of an epoch must have one for each process")
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments of the kills")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT.parent / "build/python-resume")
     parser.add_argument("--scripts", type=pathlib.Path)
     parser.add_argument("--json", type=pathlib.Path)

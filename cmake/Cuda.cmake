@@ -33,7 +33,7 @@ endif()
 
 set(CMAKE_CUDA_COMPILER ${SATURATE_NVCC})
 set(CMAKE_CUDA_HOST_COMPILER ${CMAKE_CXX_COMPILER})
-# Machine code, up to Blackwell's, and PTX for later ones, which needs a driver as new as this nvcc.
+# Machine code for sm_75 to sm_120, and PTX of sm_90 for all others. To run PTX, a driver must be as new as this nvcc.
 set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 90 100-real 120-real)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
 enable_language(CUDA)

@@ -158,7 +158,7 @@ TEST(LineReader, ReadsAsGetlineDoes) {
   size_t longest = 0;
   while (lines.next(line)) longest = std::max(longest, line.size());
   EXPECT_GE(longest, size_t{64} << 20);
-  EXPECT_LE(longest, size_t{65} << 20) << "the rest of a line is left out";
+  EXPECT_LE(longest, size_t{65} << 20) << "the rest of a longer line is left out";
 }
 
 // A sparse file may have any size.

@@ -6,7 +6,7 @@
 # without it debootstrap makes one of Debian 13, once. Exits with 77 and the reason if it cannot run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-minutes=${SATURATE_REHEARSAL_MINUTES:-32}  # of each part: four times a GPU's, for each job too
+minutes=${SATURATE_REHEARSAL_MINUTES:-32}  # of each part; four times the default, so that jobs get four times theirs
 build=$PWD/build-gpu-machine
 
 say() { echo "gpu-check-rehearsal: $*"; }

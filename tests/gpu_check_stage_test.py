@@ -122,7 +122,7 @@ class Staged(unittest.TestCase):
                 self.assertTrue(command.link_torch(sys.executable))
                 self.assertEqual((self.folder / "torch").resolve(), (site / "torch").resolve())
 
-    def test_the_folder_is_packed_for_a_loan_and_must_not_be_too_large_for_one(self):
+    def test_the_folder_is_packed_into_an_archive_of_limited_size(self):
         fresh, folder = self.folder / "stage.tmp", self.folder / "stage"
         (fresh / "lib").mkdir(parents=True)
         (fresh / "lib/one").write_bytes(os.urandom(2000))

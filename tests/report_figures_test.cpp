@@ -147,7 +147,7 @@ TEST_F(RunFiguresTest, TheTimeOfAnEarlierFolderIsNotCounted) {
   EXPECT_EQ(figures.time_s, 107);
 }
 
-// Steps of 1 or 2 s after other work each, and an evaluation of 0.5 s after every hundredth.
+// Records of steps that take 1 or 2 s, and an evaluation of 0.5 s after every hundredth record.
 TEST_F(RunFiguresTest, ALongRunHasTheSameFiguresFromFewerRecords) {
   std::string lines;
   for (int i = 1; i <= 1000; ++i) {

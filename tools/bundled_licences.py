@@ -41,7 +41,7 @@ def text_of(package):
 
 @contextlib.contextmanager
 def unpacked(wheel):
-    """The folder of a wheel's files, of which the end of the block makes the wheel again."""
+    """Unpacks a wheel, and yields the folder of its files. At the end of the block they replace the wheel."""
     with tempfile.TemporaryDirectory() as scratch:
         subprocess.run([sys.executable, "-m", "wheel", "unpack", "-d", scratch, wheel], check=True,
                        stdout=subprocess.DEVNULL)

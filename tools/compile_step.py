@@ -224,8 +224,8 @@ def micro_batch_of(recipe, processes):
 
 def example_inputs(torch, recipe, samples, micro_batch, dtype):
     device, classes = recipe["train"]["device"], recipe["model"]["classes"]
-    is_by_pixel = samples.images and value_of(recipe, "train.channels_last")
-    order = torch.channels_last if is_by_pixel else torch.contiguous_format
+    is_channels_last = samples.images and value_of(recipe, "train.channels_last")
+    order = torch.channels_last if is_channels_last else torch.contiguous_format
 
     def drawn(shape, kind):
         if kind == "float32":

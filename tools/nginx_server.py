@@ -1,4 +1,4 @@
-"""nginx for tests and measurements: one process, without a master, that writes only below one folder."""
+"""Starts nginx for tests and benchmarks, as one process that writes only below one folder."""
 
 import os
 import pathlib

@@ -3,10 +3,10 @@
 
   tools/ptxas_bounds.py
 
-Compiles every src/*/*.cu for sm_80 to sm_90 of cmake/Cuda.cmake with `-Xptxas -v`, and prints what each kernel
-uses. tools/ptxas_bounds.json has the bounds by kernel name: registers per thread, and bytes of stack, of spill stores
-and of spill loads per thread. Fails if a kernel exceeds a bound or has none, or if a bound names no kernel. Needs
-nvcc 13, but no GPU; without nvcc it says so and succeeds.
+Compiles every src/*/*.cu with `-Xptxas -v` for sm_80 to sm_90, as far as cmake/Cuda.cmake has them, and prints what
+each kernel uses. tools/ptxas_bounds.json has the bounds by kernel name: registers per thread, and bytes of stack, of
+spill stores and of spill loads per thread. Fails if a kernel exceeds a bound or has none, or if a bound names no
+kernel. Needs nvcc 13, but no GPU; without nvcc it says so and succeeds.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""In Python, the models that take tensors: tokens, volumes and signals. See model_twins.py."""
+"""In Python, the models that take tensors (tokens, volumes, signals), and the U-Net of any dimensions. See
+model_twins.py."""
 
 import math
 
@@ -93,13 +94,14 @@ class Up(nn.Module):
 
 
 class UNet(nn.Module):
-    """Logits of each place, [N, classes, ...]. `channels`: of each level; `unit`: makes a convolution with its norm."""
+    """Logits of each pixel or voxel, [N, classes, ...]. `channels`: of each level. `unit`: makes a convolution with its
+    norm. `convolution`, `transposed`, `pool`: torch's, of 2 or 3 dimensions."""
 
     def __init__(self, inputs, channels, classes, unit, convolution, transposed, pool):
         super().__init__()
         self.pool = pool
-        self.encoder = nn.ModuleList(nn.Sequential(unit(inner, outer), unit(outer, outer))
-                                     for inner, outer in zip([inputs] + channels, channels))
+        self.encoder = nn.ModuleList(nn.Sequential(unit(taken, made), unit(made, made))
+                                     for taken, made in zip([inputs] + channels, channels))
         self.decoder = nn.ModuleList(Up(outputs, transposed, unit) for outputs in reversed(channels[:-1]))
         self.head = convolution(channels[0], classes, 1)
 

@@ -21,8 +21,9 @@ class TensorMemory {
   virtual int64_t live_bytes() const = 0;
   // Peak of live bytes since the last call (or ever): the next peak starts at the present value.
   virtual int64_t take_peak() = 0;
-  // Upper limit for tensors without a budget: on the CPU half of the memory (of the container's, if
-  // limited), as the rest of the process needs some too.
+  // Bytes: upper limit for tensors without a budget. On the CPU half of the memory (of the
+  // container's, if limited), as the rest of the process needs some too. On a GPU what torch holds
+  // and what is free, less 2 % of all, at least 1 GiB, at most a quarter of that sum, for others.
   virtual int64_t capacity() const = 0;
   // 0: none.
   virtual int64_t budget() const = 0;
@@ -30,7 +31,7 @@ class TensorMemory {
   // GPU. Live memory is unaffected. Fails with kUsage if a GPU's memory cannot be limited, which
   // needs a build with CUDA.
   virtual void set_budget(int64_t bytes) = 0;
-  // Returns cached memory to the device, or to the system.
+  // Returns cached memory to the device, or to the system; for a GPU also cached pinned memory.
   virtual void release_cache() = 0;
 };
 

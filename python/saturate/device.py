@@ -22,7 +22,7 @@ class Staged(NamedTuple):
 
     images: Any
     target: Any
-    done: Any  # its event, on a GPU
+    done: Any  # the copy's event on a GPU; None on a CPU
 
 
 class DeviceFeed:

@@ -14,7 +14,7 @@ from .turns import Arm, Gain, Pace, Remedy, Turns, WhatIf
 
 STEPS, MOST_STEPS = 3, 50       # of a turn
 ROUNDS, MOST_ROUNDS = 3, 12
-SETTLING, MOST_SETTLING = 3, 20  # steps of another size before it is measured
+SETTLING, MOST_SETTLING = 3, 20  # steps with another size of buckets before it is measured
 TURN_S = 0.5
 MEET_S = 60.0                   # that a process waits for the others
 SCALE = 4                       # times larger and smaller buckets are tried
@@ -23,7 +23,7 @@ MIB = 1 << 20
 # Attributes that belong to a module's reducer, as far as this torch has them.
 OF_REDUCER = ("reducer", "logger", "bucket_bytes_cap", "bucket_bytes_cap_default", "_bucket_config",
               "_has_rebuilt_buckets")
-# With one of these set, a reducer has state of its own, or another one would not do the same.
+# If one of these is set, the reducer has state that a second one lacks, or a second one would do something else.
 SPECIAL = ("find_unused_parameters", "static_graph", "mixed_precision", "_delay_all_reduce_params",
            "_use_python_reducer", "bucket_bytes_cap_list", "_require_manual_backward_finalization")
 
@@ -43,8 +43,8 @@ def check_group(torch: Any, groups: Sequence[Any]) -> None:
 
 @contextlib.contextmanager
 def other_buckets(module: Any, size: int) -> Iterator[None]:
-    """The module's gradients are all-reduced in buckets of `size` bytes, by another reducer. Its own one keeps its
-    hooks, which do nothing after a forward that did not call it, as within no_sync()."""
+    """Meanwhile a second reducer all-reduces the module's gradients, in buckets of `size` bytes. The first one keeps
+    its hooks; they do nothing, as within no_sync(), since no forward prepares that reducer."""
     kept = {name: vars(module)[name] for name in OF_REDUCER if name in vars(module)}
     try:
         module.bucket_bytes_cap, module.bucket_bytes_cap_default = size, False
@@ -67,8 +67,8 @@ def _gradient_bytes(module: Any) -> int:
 
 
 def sizes_to_try(torch: Any, modules: Sequence[Any]) -> List[int]:
-    """Bytes of buckets that differ from those of the module with the most gradients. None if one message has all of a
-    small module's, or if another reducer cannot be made, which is found by making one: that does not communicate."""
+    """Sizes of buckets in bytes, from that of the module with the most gradients. [] if one bucket has all gradients
+    and they are few, or if a second reducer cannot be made; to find out, it makes one, which does not communicate."""
     largest, device = max(modules, key=_gradient_bytes), next(modules[0].parameters()).device
     needed = 2 * sum(map(_gradient_bytes, modules))
     if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] < needed:
@@ -142,7 +142,7 @@ class GroupTurns:
         return self._agreed(int(min(MOST_ROUNDS, max(ROUNDS, seconds / round_s))))
 
     def run(self, seconds: float, tries_sizes: bool) -> Generator[Any, None, None]:
-        """`tries_sizes`: of buckets, if the all-reduces cost something; they get half of the time."""
+        """`tries_sizes`: also other sizes of buckets, if all-reduces cost time; they get half of the seconds."""
         self._meet()
         pilot = yield from self._turns.fixed(self._arm, contextlib.nullcontext, STEPS)
         step_s = 1 / pilot.steps_per_s
@@ -188,8 +188,9 @@ class GroupTurns:
         self._sized = {size: [min(each) for each in zip(*(found[size] for found in by_rank))] for size in sizes}
 
     def _with_size(self, size: int, steps: int) -> Generator[Any, None, Optional[Pace]]:
-        """A turn; None: the loop sums gradients so seldom that a reducer does not make its buckets."""
-        # If the latest forward had no backward, a module's own reducer expects one. This step ends that.
+        """A turn with buckets of `size` bytes (0: as they are). None if the loop all-reduces too seldom for the second
+        reducer to make its buckets."""
+        # If the latest forward had no backward, the module's reducer still waits for one: this step ends that.
         yield from self._turns.fixed(self._arm, self.without_sums, 0)
         with contextlib.ExitStack() as stack:
             for module in self._modules if size else ():
@@ -231,8 +232,8 @@ def group_what_ifs(whole: Sequence[float], own: Sequence[Sequence[float]]) -> Li
 
 
 def with_sizes(sums: WhatIf, seconds: Dict[int, List[float]]) -> WhatIf:
-    """From seconds of a step by bytes of a bucket and round, 0 for the loop as it is: the best size, if it is worth it;
-    else `sums`, which names those that were tried."""
+    """`seconds`: of a step, by size of a bucket in bytes (0: the loop as it is) and round. Returns the fastest size if
+    it is worth a change; else `sums`, with the sizes that were tried."""
     found, lines = [], []
     for size, steps_s in seconds.items():
         if size:
@@ -247,7 +248,7 @@ def with_sizes(sums: WhatIf, seconds: Dict[int, List[float]]) -> WhatIf:
     worth = [each for each in found if each.is_worth()]
     if worth:
         return max(worth, key=lambda each: each.gain or Gain(0.0, 0.0, 0.0))
-    sums.remedy = Remedy("Send fewer gradients, as no other size of buckets that was tried is clearly faster", (
-        "with model.no_sync():  # in all but the last of several batches whose gradients one step sums",
+    sums.remedy = Remedy("Send gradients less often: no other size of buckets is clearly faster", (
+        "with model.no_sync():  # accumulate gradients over several batches, in all but the last of them",
         *lines, sums.remedy.lines[-1]))
     return sums

@@ -231,7 +231,7 @@ class _Turn:
 
     @contextlib.contextmanager
     def active(self, values: Iterable[Tuple[Any, str, Any]]) -> Iterator[None]:
-        """While these are in place, see all_replaced()."""
+        """is_active is True meanwhile. `values`: as of all_replaced()."""
         with all_replaced(values):
             self.is_active = True
             try:

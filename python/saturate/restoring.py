@@ -56,7 +56,7 @@ def _keep_tensor(tensor: Any, torch: Any) -> Restore:
 
 
 def _keep_elements(value: Any) -> Restore:
-    """Which objects one of CONTAINERS refers to, but not what is in them."""
+    """Keeps which elements one of CONTAINERS has, but not what is in them."""
     kind = next(each for each in CONTAINERS if isinstance(value, each))
     elements = kind(value)
 
@@ -69,10 +69,10 @@ def _keep_elements(value: Any) -> Restore:
 
 def _keep_numbers(value: Any, torch: Any) -> Optional[Restore]:
     """Keeps an array, or a generator of random numbers; None: it is something else."""
-    arrays = sys.modules.get("numpy")
-    if arrays and isinstance(value, arrays.ndarray) and value.flags.writeable:
+    numpy = sys.modules.get("numpy")
+    if numpy and isinstance(value, numpy.ndarray) and value.flags.writeable:
         array = value.copy()
-        return lambda: arrays.copyto(value, array)
+        return lambda: numpy.copyto(value, array)
     if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         before = value.getstate()
         return lambda: value.setstate(before)
@@ -113,7 +113,7 @@ def _keep(value: Any, seen: Set[int], torch: Any) -> Restore:
         return _nothing
     seen.add(id(value))
     inside: Iterable[Any] = ()
-    if isinstance(value, (dict, list, collections.deque)):  # what is in a set is immutable
+    if isinstance(value, (dict, list, collections.deque)):  # elements of a set are hashable, and taken to be immutable
         inside = dict(value).values() if isinstance(value, dict) else list(value)
     parts = _keep_each(inside, seen, torch)
     return functools.partial(_call_each, [keep, *parts]) if parts else keep

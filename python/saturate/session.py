@@ -22,8 +22,8 @@ FIRST_ROUNDS, MOST_ROUNDS = 3, 12
 FIRST_SHARE = 0.55     # of the time, for a first measurement; then what is worth doing is measured again, then the rest
 HOPELESS = 1.02        # the end of an interval that is not measured further
 LEAST_MADE = 0.5       # of the optimizers' steps for a batch, without which a change has made the loop skip batches
-NEEDED = 1.05          # at most, so that a change, or a part of what removes a limit altogether, can be worth doing
-SUSPECT = 1.03         # of what was seen in the loop, for more measuring
+NEEDED = 1.05          # the least upper end of an interval with which a change can be worth doing
+SUSPECT = 1.03         # the least ratio with which a cause that the loop shows is measured again
 OF_OPTIMIZERS = ("fused-optimizer", "foreach-optimizer")
 TURN_SHARE = 1 / 150   # of the time
 MOST_TURN_S, LEAST_TURN_S = 1.0, 0.1
@@ -303,7 +303,7 @@ def _gain_of(before: List[Pace], after: List[Pace]) -> Gain:
 
 
 def _is_suspect(what_if: WhatIf) -> bool:
-    """Whether what the loop was seen to do may be worth a change: then even a small gain is likely to be real."""
+    """Whether it is one of SEEN with a small gain that may be worth a change: such a gain is probably not noise."""
     gain = what_if.gain
     return what_if.name in SEEN and gain is not None and gain.ratio >= SUSPECT and gain.high >= NEEDED
 

@@ -50,7 +50,7 @@ def _without_profiler(torch: Any) -> Iterator[None]:
     kinds = {torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA}
     if outer:
         torch._C._autograd._toggle_collection_dynamic(False, kinds)
-    of_step: List[Tuple[Any, str, Any]] = [] if outer else [  # which starts it
+    of_step: List[Tuple[Any, str, Any]] = [] if outer else [  # the step itself starts the profiler
         (profile, "__enter__", lambda this: this), (profile, "__exit__", lambda *_: False),
         (torch.profiler.profile, "start", lambda _: None), (torch.profiler.profile, "stop", lambda _: None)]
     with all_replaced(of_step):
@@ -277,7 +277,7 @@ def _uses_tf32(torch: Any) -> Tuple[bool, str]:
 
 @contextlib.contextmanager
 def _switched_on(torch: Any, *flags: str) -> Iterator[None]:
-    """Flags of torch.backends."""
+    """Sets these flags of torch.backends, such as "cudnn.benchmark", to True meanwhile."""
     with contextlib.ExitStack() as stack:
         for path in flags:
             library, _, name = path.rpartition(".")

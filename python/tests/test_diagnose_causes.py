@@ -66,7 +66,7 @@ def test_calls_that_begin_later_are_found(monkeypatch, cause, call, every):
 
 @pytest.mark.parametrize("seed", [2, 3, 6])
 def test_a_small_gain_of_what_was_seen_is_measured_until_it_is_clear(seed):
-    """Turns differ by 9 %, so that three of them show nothing."""
+    """Times of turns vary by up to 9 %, so that three rounds show nothing."""
     noise, drawn = random.Random(seed), []
 
     def extra(loop):

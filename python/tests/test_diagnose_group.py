@@ -27,7 +27,7 @@ def test_a_straggler_and_all_reduces_by_known_times():
 @pytest.mark.parametrize("larger, smaller, text, lines", [
     (0.4, 0.6, "buckets of 100 MiB: 1.25 times", ["bucket_cap_mb=100)", "at most: 2.00 times"]),
     (0.4, 0.3, "buckets of 6.25 MiB: 1.67 times", ["bucket_cap_mb=6.25)", "at most: 2.00 times"]),
-    (0.5, 0.6, "Send fewer gradients", ["no_sync", "bucket_cap_mb=100: 1.00 times", "bucket_cap_mb=6.25: 0.83 times",
+    (0.5, 0.6, "less often", ["no_sync", "bucket_cap_mb=100: 1.00 times", "bucket_cap_mb=6.25: 0.83 times",
                                         "at most this"]),
 ])
 def test_the_size_of_buckets_that_pays_by_known_times(larger, smaller, text, lines):
@@ -135,7 +135,7 @@ print(scripts.diagnose_script(sys.argv[1], sys.argv[2:]).refused)
 """
 
 
-# At its exit on a busy machine torch may abort, even without saturate.
+# Ends the process without torch's own exit, which on a busy machine may abort, even without saturate.
 END = """
 dist.destroy_process_group()
 sys.stdout.flush()

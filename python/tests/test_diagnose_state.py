@@ -314,7 +314,7 @@ def test_a_held_batch_of_objects_is_the_same_in_each_step():
     arm = held((Sentences(torch.ones(2, 4), [torch.ones(1)]), Graphs(), uncopyable, handle))
     for _ in range(3):
         sentences, graphs, last, _ = arm.next()
-        assert handle.of == {1}  # no copy has freed it
+        assert handle.of == {1}  # no copy of the handle was made, whose end would have cleared it
         assert sentences.tokens.shape == (2, 4) and sentences.parts[0].tolist() == [1] and last is uncopyable
         assert graphs.x.tolist() == [[1, 1]] * 2 and list(graphs.fields) == ["y"]
         vars(sentences)["tokens"] = sentences.tokens[:, :-1]

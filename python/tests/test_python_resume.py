@@ -19,7 +19,7 @@ sys.dont_write_bytecode = True
 import planted_faults  # noqa: E402
 import python_resume  # noqa: E402
 
-SAMPLES, BATCH, BATCHES = 117, 12, 10  # in the last one of an epoch 9
+SAMPLES, BATCH, BATCHES = 117, 12, 10  # the last batch of an epoch has 9 samples
 
 TRAIN = """
 import argparse
@@ -45,14 +45,7 @@ def main(args):
     utils.init_distributed_mode(args)
     device = torch.device(args.device)
     train_dir = os.path.join(args.data_path, "train")
-    data_loader = torch.utils.data.DataLoader(
-        dataset,
-        batch_size=args.batch_size,
-        sampler=train_sampler,
-        num_workers=args.workers,
-        pin_memory=True,
-        collate_fn=collate_fn,
-    )
+    data_loader = LOADER
     model_without_ddp = model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
@@ -126,7 +119,7 @@ def scripts(tmp_path):
         path = tmp_path / "scripts" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    (tmp_path / "scripts/torchvision/train.py").write_text(TRAIN)
+    (tmp_path / "scripts/torchvision/train.py").write_text(TRAIN.replace("LOADER\n", python_resume.LOADER))
     (tmp_path / "scripts/torchvision/utils.py").write_text(UTILS)
     return tmp_path / "scripts"
 

@@ -27,13 +27,15 @@ inline std::string text_of_file(Env& env, const std::string& path) {
   return std::string(as_text(read_file(env, path)));
 }
 
-// The lines of a text file that may be larger than the memory.
+// The lines of a text file that may be larger than the memory. The constructor fails as
+// Env::open_readable() does. Not for concurrent use.
 class LineReader {
  public:
   LineReader(Env& env, const std::string& path) : file_(env.open_readable(path)) {}
-  // As std::getline(): false at the end. Cuts a line after about 64 MiB.
+  // As std::getline(): false at the end. Of a line longer than 64 MiB it gives about the first
+  // 64 MiB. Fails as ReadableFile::read_at() does.
   bool next(std::string& line);
-  // Whether the last line had no newline.
+  // Whether the latest line ended with the file, without a newline.
   bool is_cut() const { return is_cut_; }
   uint64_t bytes() const { return file_->size(); }  // of the file
 
@@ -77,7 +79,7 @@ void require_writable(Env& env, const std::string& path);
 
 using FileWriter = std::function<void(WritableFile&)>;
 
-// As the others of this name, for contents that may not fit in memory: `write` appends them.
+// As write_atomically() above, for contents that may not fit in memory: `write` appends them.
 void write_atomically(Env& env, const std::string& path, const FileWriter& write);
 
 // As write_atomically() of each, in this order, but replaces none unless all could be written.

@@ -15,7 +15,7 @@ void read_sample_once(const Dataset& dataset, size_t index, Sample& out, ImageRo
 // The same for Dataset::decoded(); null if that is.
 const DecodedSample* decoded_sample(const Dataset& dataset, size_t index);
 
-// Makes the image the sample's, as SampleEncoding::kRaw.
+// Copies the image's size and pixels into the sample, as SampleEncoding::kRaw; label and name stay.
 void set_raw(const Image& image, Sample& sample);
 
 }  // namespace saturate

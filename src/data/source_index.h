@@ -37,7 +37,7 @@ class SourceIndex {
   void begin_epoch() noexcept;
   // Called now and then during an epoch by the loader's threads: saves in one of them, if no other
   // process is saving, what begin_epoch() has found or if memory is short; uses what others have
-  // saved. While the file cannot be read, it tries again in the next calls.
+  // saved. If the file cannot be read, a later call tries again.
   void tend() noexcept;
   bool is_due() const { return env_.now_ns() >= tend_at_; }
   bool is_memory_short() const { return points_.bytes() > memory_ / 2; }

@@ -49,7 +49,7 @@ at::Tensor host_bytes(int64_t bytes) {
   try {
     return at::empty({bytes}, at::TensorOptions(at::kByte).pinned_memory(true));
   } catch (const c10::Error& error) {
-    // Any call reports that a kernel failed earlier: that is not a lack of pinned memory.
+    // This call may also report the failure of an earlier kernel, which is no lack of memory.
     const std::string_view text = error.what_without_backtrace();
     const auto names = [&](std::string_view reason) { return text.find(reason) != text.npos; };
     if (!names("out of memory") && !names("not supported") && !names("OS call failed")) throw;

@@ -136,10 +136,10 @@ struct BlockReader {
       return ac->entries()[prefix];
   }
 
-  // Reads on; true when the block is complete. `kWide`: by wide entries.
+  // Reads on; true when the block is complete. `kWide`: by HuffmanTable::wide_entries().
   template <bool kStore, bool kWide>
   [[gnu::always_inline]] bool turn() {
-    // The last of which, unless wide, may still be a code of a look-up, with its value.
+    // Without wide entries, the last step may still read a code of kAcLook bits and its value.
     constexpr int kSteps = 4;
     static_assert((kSteps - 1) * kAcLook + kAcLook + 15 <= 56);
     static_assert(kSteps * WideEntry::kMostBits <= 56);
@@ -163,7 +163,7 @@ struct BlockReader {
       const uint32_t first = k + entry.places();
       k = first + entry.more();
       if constexpr (kStore) {
-        // If there is one symbol, both have its place.
+        // If there is one symbol, first == k: what is written last must be its value.
         if constexpr (kWide) block[kZigzag[k]] = entry.second();
         block[kZigzag[first]] = entry.first(bits.next);
         if constexpr (!kWide) block[kZigzag[k]] = entry.second();

@@ -10,8 +10,9 @@
 
 namespace saturate {
 
-// A symbol's value, which follows the `length` bits of its code. `shift`: 63 less its bits. A value
-// with first bit 0 is negative: `negative`, 1 - 2^size, is added.
+// A symbol's value, which follows the `length` bits of its code in `prefix`, the next 64 bits of
+// the data. `shift`: 63 less the value's bits. If the value's first bit is 0, it is negative, and
+// `negative` (1 - 2^bits) is added.
 [[gnu::always_inline]] inline int extracted(uint64_t prefix, uint32_t length, uint32_t shift,
                                             int negative) {
   const uint64_t from_value = prefix << length;
@@ -65,9 +66,9 @@ struct HuffmanEntry {
   }
 };
 
-// The same for look-ups that each wait for the one before, with nothing to do meanwhile: the first
-// value is always extracted, so that no branch depends on whether the prefix has it.
-// byte 0: bits of the codes and values together; 0: of one symbol more than kMostBits;
+// The same for a single lane, whose look-ups each depend on the one before: the first value is
+// always extracted from the data, so that no branch depends on whether an entry has it.
+// byte 0: bits of the codes and values together; 0: the first symbol has more than kMostBits;
 // byte 1: how many places after the latest coefficient the first value is;
 // byte 2: how many places after the first value the second one is; 0: there is one symbol;
 // byte 3: bits of the first code;
@@ -99,7 +100,7 @@ struct WideEntry {
     return int16_t(extracted(prefix, length(), shift(), int(int64_t(word) >> 48)));
   }
   int16_t second() const { return int8_t(word >> 40); }
-  // One that is not whole.
+  // REQUIRES: !is_whole().
   HuffmanEntry to_extract() const {
     const uint32_t size = 63 - shift();
     return word == 0 ? HuffmanEntry{} : HuffmanEntry::to_extract(length() + size, size, places());
@@ -111,7 +112,8 @@ class HuffmanTable {
   // `look`: bits of a look-up. A table of DC coefficients has one symbol in each entry, and its
   // values must be extracted.
   HuffmanTable(int look, bool dc) : look_(look), is_dc_(dc) {}
-  // Makes entries(), or of AC coefficients wide_entries(). False if libjpeg would refuse the table.
+  // Makes entries(); with `is_wide`, for AC coefficients, wide_entries() instead. False if libjpeg
+  // would refuse the table.
   bool build(const JHUFF_TBL& source, bool is_wide);
   // The entry for 16 bits, whatever the code's length, without its value; 0 if there is none.
   HuffmanEntry find(uint32_t look) const;

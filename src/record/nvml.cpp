@@ -166,7 +166,7 @@ struct Nvml::Library {
            ask(handle, "nvmlDeviceGetHandleByIndex_v2", unsigned(index), &device);
   }
 
-  // The device is a whole GPU, of whose instances (MIG) this process has one.
+  // Whether the device is a whole GPU in MIG mode, whose values include those of all its instances.
   bool has_instances() const {
     unsigned now = 0, pending = 0, is_instance = 0;
     if (ask(handle, "nvmlDeviceIsMigDeviceHandle", device, &is_instance) && is_instance != 0)

@@ -17,9 +17,9 @@ namespace saturate {
 // Not for concurrent use.
 class Nvml {
  public:
-  // Null if the library or the GPU is missing, or if only the whole GPU of an instance (MIG) is
-  // found. `gpu` is CUDA's index, which `visible` (the value of CUDA_VISIBLE_DEVICES) maps to
-  // NVML's.
+  // Null if the library or the GPU is missing, or if the GPU is in MIG mode and `visible`
+  // does not name an instance (MIG-...). `gpu` is CUDA's index, which `visible` (the
+  // value of CUDA_VISIBLE_DEVICES) maps to NVML's.
   static std::unique_ptr<Nvml> open(int gpu, const std::string& visible,
                                     const std::string& library = "libnvidia-ml.so.1");
   ~Nvml();

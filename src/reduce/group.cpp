@@ -205,7 +205,8 @@ void Group::guard(const char* doing, const std::function<void()>& body) {
   state_->failed = true;
   report_lost_peer();
   const std::string first = ask(state_->store, first_failure);
-  // NCCL's kernels wait for the lost rank on the step's stream, for which unwinding would wait.
+  // NCCL's kernels on the step's stream wait for the lost rank, and destructors that the exception
+  // runs would wait for that stream.
   if (device_.is_cuda() && state_->group) {
     try {
       state_->group->abort();

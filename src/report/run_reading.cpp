@@ -19,7 +19,7 @@ namespace {
 constexpr int kTimelineSteps = 3;
 constexpr size_t kTimelineSpans = 6000;
 
-// Adds records to a run, `each` neighbouring ones of steps as one.
+// Adds records to a run. Merges every `each` neighbouring "step" records into one.
 class Records {
  public:
   Records(RunReading& run, size_t each) : run_(run), each_(each) {}
@@ -33,7 +33,7 @@ class Records {
       steps_.push_back(std::move(record));
       if (steps_.size() == each_) merge_steps();
     } else if (record.kind == "eval") {
-      merge_steps();  // its time is not theirs
+      merge_steps();  // only steps between the same evaluations are merged
       run_.evaluations.push_back(std::move(record));
     }
   }

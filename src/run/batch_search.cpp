@@ -220,7 +220,8 @@ int64_t buffer_bytes(const LoaderOptions& options, int64_t area) {
 }
 
 // Host memory of the batches that both loaders hold, if their size depends on the number of images
-// that are computed at once. `pinned`: in blocks of torch's, whose sizes are powers of two.
+// that are computed at once. `pinned`: torch rounds the size of each
+// batch up to a power of two.
 int64_t loader_bytes(const Recipe& recipe, const TensorSamples& tensors, int64_t images,
                      int64_t most, bool pinned) {
   const TrainOptions& train = recipe.train;
@@ -308,7 +309,7 @@ bool is_size_error(const c10::Error& error, bool smaller_fits) {
       "CUDNN_STATUS_NOT_SUPPORTED",  // tensors above 2^31 elements
       "No valid engine configs",
       "invalid configuration argument",  // a grid above the device's limits
-      // No memory was left for a library's handle; or the library does not work at all.
+      // No memory for a library's handle; without a smaller fit, the library may not work at all.
       "CUBLAS_STATUS_NOT_INITIALIZED",
       "CUDNN_STATUS_NOT_INITIALIZED",
       "CUDNN_STATUS_INTERNAL_ERROR",
@@ -354,7 +355,7 @@ int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& devic
   bool single_refused = false;
   const auto search = [&] {
     Rehearsal rehearsal(env, recipe, tensors, device);
-    // A build without CUDA cannot limit a GPU's memory, whose end is then the limit.
+    // A build without CUDA cannot limit a GPU's memory: there attempts fail when it is full.
     const bool limited = device.is_cpu() || memory.budget() > 0 || has_cuda_capture();
     // train.memory_gb limits tensors alone.
     const bool shared = device.is_cpu() && memory.budget() == 0;

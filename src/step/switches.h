@@ -34,11 +34,11 @@ class SwitchesScope {
   bool is_last() const;
 };
 
-// Empty if a program has set torch's newer fp32_precision, with which its own switches disagree:
-// TF32 is then the program's alone, and no scope changes it.
 struct Tf32Switches {
   bool cublas, cudnn;
 };
+// Empty if the program has set torch's newer fp32_precision, after which torch refuses to read
+// these switches: then no scope changes TF32.
 using Tf32Before = std::optional<Tf32Switches>;
 
 // Sets TF32 while it lives; its end restores what was set before, as by the step of a training.

@@ -94,7 +94,7 @@ LinkPace RangeClient::pace() const {
 
 void RangeClient::begin_attempt(const FetchPtr& fetch) {
   if (!fetch->done) return;    // another request has succeeded since the timer was set
-  std::exception_ptr failure;  // handed over whole: another thread will destroy it
+  std::exception_ptr failure;  // moved, not copied: another thread destroys it
   try {
     if (!send(fetch)) return wait_for_credentials(fetch);
     ++fetch->attempts;

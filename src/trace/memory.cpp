@@ -158,8 +158,8 @@ class CudaMemory : public TensorMemory {
     allocator_.resetPeakStats(device_);
     return peak;
   }
-  // All that is torch's or free, but for some that others than torch take while it runs: modules of
-  // kernels, which are loaded at their first use, handles of libraries, graphs.
+  // What torch holds and what is free, less a margin for memory that CUDA and its libraries take
+  // during the run: kernels' modules, which are loaded at their first use, handles, graphs.
   int64_t capacity() const override {
     const auto info = allocator_.getMemoryInfo(device_);  // free, total
     const int64_t held = allocator_.getDeviceStats(device_).reserved_bytes[0].current;

@@ -1,5 +1,5 @@
-// train.batch=auto on a device whose memory, not its data, is the limit: the run that follows does
-// not run out of it, and a batch half as large again does.
+// train.batch=auto on a GPU where train.memory_gb, not the data, is the limit: the run that follows
+// stays within it, and one with a batch half as large again does not.
 #include "saturate/data/error.h"
 #include "tests/fake_cuda/host_testing.h"
 

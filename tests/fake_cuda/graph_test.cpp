@@ -81,7 +81,7 @@ TEST_F(CudaGraph, ACopyOfPageableMemoryInACaptureIsCounted) {
   }
 }
 
-// Notes for which devices the host waits as a whole.
+// Records the device of each call by which the host waits for a whole device.
 class Drained : public fake_cuda::Observer {
  public:
   Drained() { fake_cuda::control()->observe(this); }

@@ -40,8 +40,8 @@ TEST_F(GpuProcess, AMemoryLimitMakesTheFirstCudaCall) {
   expect_good(run_saturate(train("run", "--set train.memory_gb=1")));
 }
 
-// Such as Turing's, of compute capability 7.5.
-TEST_F(GpuProcess, AGpuWithoutBf16TrainsInFp32) {
+// Compute capability 7.0; Turing's is 7.5.
+TEST_F(GpuProcess, DefaultPrecisionIsFp32OnAGpuWithoutBf16) {
   EXPECT_EQ(resolve_precision(PrecisionMode::kDefault, at::kCUDA), PrecisionMode::kBf16);
   setenv("SATURATE_FAKE_CUDA_MAJOR", "7", 1);
   EXPECT_EQ(resolve_precision(PrecisionMode::kDefault, at::kCUDA), PrecisionMode::kFp32);

@@ -9,12 +9,12 @@ import time
 
 LEAST_SECONDS = 5  # with less time left, no program is started
 MINUTES = 8  # of a part, unless they are given
-SLACK = 2  # times the seconds that a job is expected to take: then it is cut off, and leaves time for the others
+SLACK = 2  # a job is cut off after this many times its expected seconds, so that time is left for the others
 
 
 class Check:
-    """`programs`: their paths by name. `minutes`: of a part; the jobs' limits are in proportion. `deadline`: in minutes
-    after `since`. `under`: a command under which each of the programs runs."""
+    """`programs`: their paths by name. `minutes`: limit of each part; the jobs' limits are in proportion. `deadline`:
+    in minutes after `since`. `under`: a command under which each of the programs runs."""
 
     def __init__(self, results, programs, minutes, deadline=None, under=(), since=None):
         self.results, self.programs, self.under = results, programs, list(under)
@@ -26,7 +26,7 @@ class Check:
 
     @contextlib.contextmanager
     def job(self, part, name, seconds):
-        """Runs a job, which should take `seconds`, in the part's time. It is done if nothing failed or was cut off."""
+        """Limits a job, which should take `seconds`. It counts as done if nothing of it failed or was cut off."""
         self.part, self.name, self.whole, self.began = part, name, True, time.monotonic()
         self.limit = self.slack * seconds
         self.results.begin(name)

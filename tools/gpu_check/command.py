@@ -16,14 +16,14 @@ Parts:
            free gains), each directly after its counterpart, which this part measures too
   python   the tests of the Python package, and faults of a loop that its diagnose has to find
   cifar    CIFAR-10 in two epochs, and with the recipe for speed
-All jobs run in the order of their worth, those that take minutes last: in a call with --deadline 12 those worth most.
-A job is cut off after twice the time that it should take; --minutes changes these limits in proportion, and limits each
-part. The results list what was cut off or not run.
+Jobs run in order of importance; --deadline 12 should be enough for the important ones. A job is cut off after twice the
+time that it should take on an H200. --minutes limits each part, and changes the jobs' limits in proportion. The results
+list what was cut off or not run.
 
 Both files are rewritten after every row. Rows already in --out, of the same GPU and commit, stay until they are
 measured again; --resume skips what is done. --merge joins the files of several calls.
 
---stage collects what a machine with a GPU needs in one folder, and in FOLDER.tar.xz of less than 56 MiB: programs built
+--stage collects what a machine with a GPU needs in one folder, and in FOLDER.tar.xz of at most 56 MiB: programs built
 with nvcc on this machine, which need not have a GPU; the libraries that a bare Ubuntu 24.04 lacks; recipes, peers, and
 CIFAR-10 as xz. The command and the Python package are those of wheels, as users install them, which it builds (make
 wheels); with --built, the command is the built one.
@@ -218,7 +218,8 @@ def parse():
     parser.add_argument("--jobs", default="", metavar="REGEX",
                         help="only jobs whose name matches, such as 'gpt2|fp16'")
     parser.add_argument("--resume", action="store_true", help="skip what --out has")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help=f"limit of each part ({MINUTES})")
+    parser.add_argument("--minutes", type=float, default=MINUTES,
+                        help=f"limit of each part ({MINUTES}); the limits of jobs change in proportion")
     parser.add_argument("--deadline", type=float, metavar="MINUTES", help="limit of the whole call")
     parser.add_argument("--build", type=pathlib.Path, help="folder of programs that are built already")
     parser.add_argument("--python", help="one with the torch of the build, and torchvision for peers (default: this Python)")

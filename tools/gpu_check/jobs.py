@@ -1,4 +1,4 @@
-"""The jobs of a check in their order, each peer, but torch.compile, directly after its counterpart."""
+"""The jobs of a check, in their order. Each peer except torch.compile follows directly after its counterpart."""
 
 import array
 import contextlib
@@ -29,7 +29,7 @@ GPT_TOKENS = 1 << 19
 JPEGS = 256  # drawn, of about the pixels of a photograph of ImageNet
 PRECISIONS = ["bf16", "fp16", "tf32", "fp32"]  # a GPU's default first
 GRAPH_PRECISIONS = ["bf16", "fp16"]
-# Settings whose speedup only a GPU can show: of the input, and of the step.
+# Settings whose speedup only a GPU can show: those of the input, then those of the step.
 FEEDING = [
     ("where augmentation runs", ["augment.device=cpu,cuda"],
      ["augment.rotate=45", "augment.blur=1", "data.source=synth:size=128,count=2048", "augment.size=128"]),
@@ -60,7 +60,7 @@ class Job(NamedTuple):
     part: str
     name: str
     run: Callable[[], None]
-    seconds: int  # that it should take on an H200, at most
+    seconds: int  # the most that it should take on an H200
     compared: bool = False  # whether a peer follows, so that the part "peers" measures it too
 
 
@@ -92,8 +92,8 @@ class Jobs:
         self.memory_mib, self.resume = memory_mib, resume
 
     def all(self):
-        """In the order of their worth, since the time on a GPU may end after any: those up to the ladder storage fit in
-        twelve minutes. The last ones take minutes each."""
+        """In order of importance, since the time on a GPU may end after any of them. Those up to the ladder storage fit
+        in twelve minutes. The last four may take minutes each."""
         yield Job("tests", "tests", self.tests, 140)
         package = Package(self.check, self.root, self.python)
         yield self._job("python", "Python package", package.tests, seconds=30)
@@ -140,7 +140,7 @@ class Jobs:
 
     def _diagnoses(self, package, faults):
         for fault in faults:
-            # A verdict of healthy needs all to be measured.
+            # The verdict "healthy" needs a measurement of every cause.
             given = 60 if fault == "healthy" else 25
             yield self._job("python", f"diagnose {fault}", package.diagnose, fault, given, seconds=given + 30)
 

@@ -9,7 +9,7 @@ import sys
 import tarfile
 import zipfile
 
-LIMIT = 56 << 20  # bytes, for the archive: a loan of a GPU takes 64 MiB, of which git's files are 6
+LIMIT = 56 << 20  # bytes, for the archive: 64 MiB can be copied to the machine, and files that git tracks take 6
 FILES = ["recipes", "ladders", "tools/gpu-check", "tools/gpu_check", "tools/peers", "tools/model_twins.py",
          "tools/tensor_twins.py",
          "tools/compile_step.py", "tests/goldens/image/inputs", "bench/python_faults.py", "bench/planted_faults.py",

@@ -38,7 +38,7 @@ def cpu_seconds(pid):
 
 @contextlib.contextmanager
 def nginx(server, client, served):
-    """A function that ends the server and returns its counts, as its log has them."""
+    """Starts nginx. Yields a function that ends it and returns the counts from its log."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         directives = NGINX.format(address=SERVER, port=PORT, served=served)
@@ -47,7 +47,7 @@ def nginx(server, client, served):
 
         def stop():
             client.kill()
-            time.sleep(0.2)  # until it has noted the requests that this has ended
+            time.sleep(0.2)  # until nginx has logged the requests that ended with the client
             cpu_s = cpu_seconds(process.pid)
             process.terminate()
             process.wait()
@@ -60,7 +60,7 @@ def nginx(server, client, served):
 
 @contextlib.contextmanager
 def script(server, *command):
-    """The same for a script that prints "ready" when it listens, and its counts when SIGTERM ends it."""
+    """The same for a script that prints "ready" when it listens, and its counts as JSON when it gets SIGTERM."""
     process = server.start([sys.executable, *command], stdout=subprocess.PIPE, text=True)
     with process.stdout:
         if process.stdout.readline() != "ready\n":

@@ -12,10 +12,10 @@ both ways). A case is NAME=MBIT/S:MS; every reply begins MS after its request, w
 module is needed; opening a connection has no delay. --server is one of
 
 - own: store_server.py, S3 and plain HTTP in one thread; the only one with delays, so `late` is not a case of the others
-- nginx: ranges of files over plain HTTP. Loaders that need S3 are named and skipped. One process without a master,
-  with sendfile; its log has the bytes and requests
-- moto: an S3 server in Python, which copies the whole object for each range, and bounds every loader. It counts
-  neither bytes nor requests (null). The link is measured with our own server instead
+- nginx: ranges of files over plain HTTP, by one process, with sendfile; bytes and requests are counted from its log.
+  Loaders that need S3 are skipped, with a message
+- moto: an S3 server in Python, which copies the whole object for each range, and so limits the rate of every loader. It
+  counts neither bytes nor requests (null). The link is measured with the own server
 
 Rows are
 
@@ -257,7 +257,7 @@ def parse_arguments():
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--shards", type=int, default=20)
     parser.add_argument("--server", choices=SERVERS, default="own")
-    parser.add_argument("--cases", type=parse_cases, help=f"default: {CASES}, and with our own server late=10000:20")
+    parser.add_argument("--cases", type=parse_cases, help=f"default: {CASES}; for --server own also late=10000:20")
     parser.add_argument("--many", type=int, default=1000, help="shards for the time to the first batch")
     parser.add_argument("--many-cases", type=lambda text: text.split(","), default="fast,late")
     parser.add_argument("--only", type=lambda text: text.split(","), default=",".join(USUAL))
