@@ -170,8 +170,11 @@ def fetch_scripts(folder, loops):
         place = folder / name
         if os.path.dirname(name) in wanted and not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
-            with urllib.request.urlopen(address, timeout=60) as answer:
-                place.write_bytes(answer.read())
+            try:
+                with urllib.request.urlopen(address, timeout=60) as answer:
+                    place.write_bytes(answer.read())
+            except OSError as error:
+                sys.exit(f"error: {address}: {error}. Put the file at {place}, or its folder into --scripts")
 
 
 def planted(loop, fault, scripts, work):

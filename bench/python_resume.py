@@ -11,12 +11,14 @@ are killed by SIGKILL at a random moment in the middle of a random epoch, and ea
 resumes from the latest checkpoint. The samples before the checkpoint and after it must be, step by step, those of the
 script as one process, which gets each sample once in an epoch. The script is downloaded from GitHub into --scripts
 unless it is there already. DIR has folders train and val, of five classes or more; by default images are generated.
-Needs the package, torch and torchvision.
+--batch: images of all processes together; the last batch of an epoch must have one for each process. --seed: of the
+random moments of the kills. Needs the package, torch and torchvision.
 """
 
 import argparse
 import collections
 import contextlib
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -30,6 +32,9 @@ import zlib
 
 from planted_faults import LOOPS
 from python_faults import ROOT, TIME_LIMIT_S, commit, edit, fetch_scripts, make_images
+
+sys.path.insert(0, str(ROOT.parent / "tools/peers"))
+from peer_report import cores, cpu_name  # noqa: E402
 
 LOOP = next(loop for loop in LOOPS if loop.name == "torchvision")
 EPOCHS, SAVE_STEPS, KILLED_WORLD, MAX_DELAY_S = 3, 2, 2, 0.05
@@ -223,21 +228,44 @@ def table(rows):
     return "\n".join([*lines, *("| " + " | ".join(str(row[key]) for key in keys) + " |" for row in rows)]) + "\n"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=3)
-    parser.add_argument("--worlds", type=lambda text: [int(part) for part in text.split(",")], default=[1, 3])
+def positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: must be 1 or more")
+    return number
+
+
+def worlds(text):
+    try:
+        return [positive(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of numbers, such as 1,3") from None
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     usage="%(prog)s [options]")
+    parser.add_argument("--trials", type=positive, default=3)
+    parser.add_argument("--worlds", type=worlds, default=[1, 3])
     parser.add_argument("--images", type=pathlib.Path)
-    parser.add_argument("--batch", type=int, default=24, help="images of all processes together; the last "
-                        "batch of an epoch must have one for each process")
-    parser.add_argument("--seed", type=int, default=0, help="of the random moments of the kills")
+    parser.add_argument("--batch", type=positive, default=24)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=pathlib.Path, default=ROOT.parent / "build/python-resume")
     parser.add_argument("--scripts", type=pathlib.Path)
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
-    if any(options.batch % world for world in (KILLED_WORLD, *options.worlds)):
-        sys.exit(f"python_resume: error: {options.batch} images cannot be divided evenly (--batch)")
+    for world in (KILLED_WORLD, *options.worlds):
+        if options.batch % world:
+            parser.error(f"--batch {options.batch} cannot be divided evenly among {world} processes")
+    if options.images and not all((options.images / part).is_dir() for part in ("train", "val")):
+        parser.error(f"--images {options.images}: needs folders train and val")
     options.work = options.work.resolve()
+    return options
+
+
+def main():
+    options = parse_options()
+    host = {"cpu": cpu_name(), "cores": cores(), "torch": importlib.metadata.version("torch")}
     scripts = (options.scripts or options.work / "scripts").resolve()
     if not options.images:
         make_images(options.work / "images")
@@ -249,7 +277,6 @@ def main():
         for row in rows_of(trial, script, whole, options):
             rows.append(row)
             if options.json:
-                host = {"cores": len(os.sched_getaffinity(0))}
                 options.json.write_text(json.dumps({"bench": "python_resume", "commit": commit(), "host": host,
                                                     "rows": rows}, indent=2) + "\n")
     print(table(rows))

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/text.h"
 #include "record/sinks.h"
 #include "tests/data_testing.h"
 #include "tests/fault_env.h"
@@ -29,28 +30,18 @@ Recipe every_step_recipe() {
   return testing::small_recipe("[watch]\nevery = 1\n");
 }
 
-std::vector<std::string> split(const std::string& text, char at) {
-  std::vector<std::string> parts(1);
-  for (const char c : text)
-    if (c == at)
-      parts.emplace_back();
-    else
-      parts.back() += c;
-  return parts;
-}
-
 TEST(CsvSink, HasARowForEachRecordAndAFieldForEachColumn) {
   const TempDir dir;
   Recipe recipe = every_step_recipe();
   recipe.watch.csv = true;
   Trainer(Env::posix(), recipe, quiet_options(dir.path())).run();
-  const auto rows = split(read_text(dir / "metrics.csv"), '\n');
-  const auto lines = split(read_text(dir / "metrics.jsonl"), '\n');
+  const auto rows = split_text(read_text(dir / "metrics.csv"), '\n');
+  const auto lines = split_text(read_text(dir / "metrics.jsonl"), '\n');
   ASSERT_EQ(rows.size(), lines.size() + 1) << "with a head";
-  const auto head = split(rows[0], ',');
+  const auto head = split_text(rows[0], ',');
   EXPECT_EQ(head[0], "kind");
   for (size_t i = 1; i + 1 < rows.size(); ++i) {
-    const auto fields = split(rows[i], ',');
+    const auto fields = split_text(rows[i], ',');
     ASSERT_EQ(fields.size(), head.size()) << rows[i];
     const auto record = from_json_line(lines[i - 1]);
     EXPECT_EQ(fields[0], record->kind);
@@ -69,7 +60,7 @@ TEST(CsvSink, AValueThatIsNotFiniteIsEmpty) {
   record.loss = std::nan("");
   record.values = {{"r2", -HUGE_VAL}};
   make_csv_sink(Env::posix(), dir.path(), {"r2"})->write(record);
-  const auto fields = split(read_text(dir / "metrics.csv"), ',');
+  const auto fields = split_text(read_text(dir / "metrics.csv"), ',');
   EXPECT_EQ(fields[5], "");
   EXPECT_EQ(fields.back(), "\n");
 }
@@ -89,13 +80,13 @@ TEST(CsvSink, AResumedRunDropsTheRowsItRepeats) {
   TrainerOptions options = quiet_options(dir.path());
   options.save = true;
   Trainer(Env::posix(), recipe, options).run();
-  const auto whole = split(read_text(dir / "metrics.csv"), '\n');
+  const auto whole = split_text(read_text(dir / "metrics.csv"), '\n');
   options.resume = dir / "checkpoints/step-00000004.safetensors";
   Trainer(Env::posix(), recipe, options).run();
-  const auto again = split(read_text(dir / "metrics.csv"), '\n');
+  const auto again = split_text(read_text(dir / "metrics.csv"), '\n');
   ASSERT_EQ(again.size(), whole.size());
   for (size_t i = 0; i < whole.size(); ++i)
-    EXPECT_EQ(split(again[i], ',')[0], split(whole[i], ',')[0]) << i;
+    EXPECT_EQ(split_text(again[i], ',')[0], split_text(whole[i], ',')[0]) << i;
 }
 
 TEST(CsvSink, ReadsALongRunInParts) {
@@ -106,7 +97,7 @@ TEST(CsvSink, ReadsALongRunInParts) {
   testing::write_file(dir / "metrics.jsonl", lines);
   FaultEnv env(Env::posix());
   make_csv_sink(env, dir.path())->start();
-  EXPECT_EQ(split(read_text(dir / "metrics.csv"), '\n').size(), 30'002u) << "with a head";
+  EXPECT_EQ(split_text(read_text(dir / "metrics.csv"), '\n').size(), 30'002u) << "with a head";
   EXPECT_EQ(env.count({FileOp::kRead, "metrics.jsonl"}), 2u) << "MiB";
 }
 
@@ -333,12 +324,12 @@ TEST(FailingSink, WarnsOnceAndTheRunContinues) {
     const TrainResult result = trainer.run();
     const std::string said = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(result.steps, 8);
-    EXPECT_EQ(split(said, '\n').size(), 2u) << said;
+    EXPECT_EQ(split_text(said, '\n').size(), 2u) << said;
     for (const char* part : {"saturate: warning: ", "No space left on device", name})
       EXPECT_NE(said.find(part), std::string::npos) << part << " in " << said;
-    EXPECT_EQ(split(read_text(dir / "metrics.jsonl"), '\n').size(), 8u + 2 + 1 + 1);
+    EXPECT_EQ(split_text(read_text(dir / "metrics.jsonl"), '\n').size(), 8u + 2 + 1 + 1);
     const bool csv = name == std::string("metrics.csv");
-    EXPECT_EQ(split(read_text(dir / "metrics.csv"), '\n').size() == 13, !csv)
+    EXPECT_EQ(split_text(read_text(dir / "metrics.csv"), '\n').size() == 13, !csv)
         << "the other sink writes";
   }
 }

@@ -155,6 +155,8 @@ TEST_F(RunFiguresTest, ALongRunHasTheSameFiguresFromFewerRecords) {
     MetricsRecord record =
         from_json_line(step_line(10 * i, 3 * i, 0.25 * seconds, 0.75 * seconds, i % 2)).value();
     record.images_per_s = 300 / seconds;
+    record.device_phases = record.phases;
+    record.streams = {{"step", seconds, 0.5}};
     lines += to_json_line(record) + "\n";
     if (i % 100 == 0) lines += line_of("eval", 10 * i, 3 * i + 0.5, 0.5);
   }
@@ -171,6 +173,11 @@ TEST_F(RunFiguresTest, ALongRunHasTheSameFiguresFromFewerRecords) {
   EXPECT_NEAR((*found.phases)[Phase::kEvaluation], 5, 1e-6);
   for (int i = 0; i < kPhaseCount; ++i)
     EXPECT_NEAR((*found.phases)[Phase(i)], (*expected.phases)[Phase(i)], 1e-6) << i;
+  for (int i = 0; i < kPhaseCount; ++i)
+    EXPECT_NEAR((*found.device_phases)[Phase(i)], (*expected.device_phases)[Phase(i)], 1e-6) << i;
+  ASSERT_EQ(found.streams.size(), 1u);
+  EXPECT_NEAR(found.streams[0].busy_s, expected.streams[0].busy_s, 1e-6);
+  EXPECT_NEAR(found.streams[0].idle_s, expected.streams[0].idle_s, 1e-6);
 }
 
 TEST(Thinned, PointsAreMeansWeightedBySteps) {

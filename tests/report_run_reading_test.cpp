@@ -37,10 +37,14 @@ TEST_F(RunReadingTest, ATruncatedLineIsSkippedWithAWarning) {
 
 TEST_F(RunReadingTest, InvalidLinesAreCounted) {
   const RunReading run =
-      read("nonsense\n" + step_line(10, 2, 1, 1) + "[1]\n{\"kind\":7}\n" + step_line(20, 4, 1, 1));
+      read("nonsense\n" + step_line(10, 2, 1, 1) + "[1]\n{\"kind\":7}\n" + step_line(20, 4, 1, 1) +
+           R"({"kind":"step","step":"30"})"
+           "\n"
+           R"({"kind":"step","step":123456789012345678901})"
+           "\n");
   EXPECT_EQ(run.steps.size(), 2u);
   ASSERT_EQ(run.warnings.size(), 1u);
-  EXPECT_NE(run.warnings[0].find("3 lines that are not a record (line 1 is the first)"),
+  EXPECT_NE(run.warnings[0].find("5 lines that are not a record (line 1 is the first)"),
             std::string::npos)
       << run.warnings[0];
 }

@@ -103,9 +103,7 @@ class GroupTurns:
         if device.type == "cuda":
             self._on_device = lambda: torch.cuda.device(device)
         self.pace: Optional[Pace] = None
-        self._whole: List[float] = []          # seconds of a step, by round
-        self._own: List[List[float]] = []      # the same without all-reduce, by rank and round
-        self._sized: Dict[int, List[float]] = {}  # the same by bytes of a bucket and round; 0: as it is
+        self.results: List[WhatIf] = []
 
     @contextlib.contextmanager
     def without_sums(self) -> Iterator[None]:
@@ -165,9 +163,9 @@ class GroupTurns:
             sizes = sizes_to_try(self._torch, self._modules)  # there may be less memory now
         gathered = self._gathered(([1 / pace.steps_per_s for pace in paces], own, sizes))
         # The least: others have waited for a rank that was interrupted, as by an evaluation.
-        self._whole = [min(each) for each in zip(*(whole for whole, _, _ in gathered))]
-        self._own = [own for _, own, _ in gathered]
-        sums, _ = group_what_ifs(self._whole, self._own)  # all ranks decide alike
+        whole = [min(each) for each in zip(*(whole for whole, _, _ in gathered))]
+        self.results = group_what_ifs(whole, [own for _, own, _ in gathered])
+        sums = self.results[0]  # all ranks decide alike
         if sizes and all(each == sizes for _, _, each in gathered) and (sums.is_worth() or sums.may_be_worth()):
             round_s = (1 + len(sizes)) * (SETTLING + 1 + steps) * step_s
             rounds = self._rounds(seconds, round_s)
@@ -185,7 +183,8 @@ class GroupTurns:
                     return
                 seconds[size].append(1 / pace.steps_per_s)
         by_rank = self._gathered(seconds)
-        self._sized = {size: [min(each) for each in zip(*(found[size] for found in by_rank))] for size in sizes}
+        sized = {size: [min(each) for each in zip(*(found[size] for found in by_rank))] for size in sizes}
+        self.results[0] = with_sizes(self.results[0], sized)
 
     def _with_size(self, size: int, steps: int) -> Generator[Any, None, Optional[Pace]]:
         """A turn with buckets of `size` bytes (0: as they are). None if the loop all-reduces too seldom for the second
@@ -202,12 +201,6 @@ class GroupTurns:
                 yield from self._turns.fixed(self._arm, contextlib.nullcontext, 0)
         return None
 
-    def what_ifs(self) -> List[WhatIf]:
-        if not self._own:
-            return []
-        sums, straggler = group_what_ifs(self._whole, self._own)
-        return [with_sizes(sums, self._sized) if self._sized else sums, straggler]
-
 
 def group_what_ifs(whole: Sequence[float], own: Sequence[Sequence[float]]) -> List[WhatIf]:
     """From seconds of a step: of the loop by round, and of each rank's own work by round."""
@@ -215,7 +208,7 @@ def group_what_ifs(whole: Sequence[float], own: Sequence[Sequence[float]]) -> Li
     slowest = means.index(max(means))
     sums = WhatIf("ddp-buckets", Remedy("Send gradients in larger or fewer messages", (
         "DistributedDataParallel(model, bucket_cap_mb=100, gradient_as_bucket_view=True)",
-        "# inferred from steps without all-reduce: at most this")), is_inferred=True)
+        "# inferred from steps without all-reduce: at most this; no other size was tried")), is_inferred=True)
     straggler = WhatIf("straggler", Remedy(f"Rank {slowest} works {max(means) * 1e3:.1f} ms a step, longer than the "
                                            "others: look at its input and its machine"), is_inferred=True)
     for number, step_s in enumerate(whole):
@@ -249,6 +242,6 @@ def with_sizes(sums: WhatIf, seconds: Dict[int, List[float]]) -> WhatIf:
     if worth:
         return max(worth, key=lambda each: each.gain or Gain(0.0, 0.0, 0.0))
     sums.remedy = Remedy("Send gradients less often: no other size of buckets is clearly faster", (
-        "with model.no_sync():  # accumulate gradients over several batches, in all but the last of them",
-        *lines, sums.remedy.lines[-1]))
+        "with model.no_sync():  # accumulate gradients over more batches, in all but the last of them",
+        *lines, "# inferred from steps without all-reduce: at most this"))
     return sums

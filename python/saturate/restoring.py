@@ -113,8 +113,8 @@ def _keep(value: Any, seen: Set[int], torch: Any) -> Restore:
         return _nothing
     seen.add(id(value))
     inside: Iterable[Any] = ()
-    if isinstance(value, (dict, list, collections.deque)):  # elements of a set are hashable, and taken to be immutable
-        inside = dict(value).values() if isinstance(value, dict) else list(value)
+    if isinstance(value, CONTAINERS):
+        inside = list(dict(value).values() if isinstance(value, dict) else value)
     parts = _keep_each(inside, seen, torch)
     return functools.partial(_call_each, [keep, *parts]) if parts else keep
 

@@ -126,7 +126,7 @@ class Session:
             yield from measured.run(self.seconds, self.is_wanted("ddp-buckets"))
         finally:
             self.pace = measured.pace
-            self.results = [each for each in measured.what_ifs() if self.is_wanted(each.name)]
+            self.results = [each for each in measured.results if self.is_wanted(each.name)]
 
     def _unmeasured(self) -> List[WhatIf]:
         return [each for each in self.results if not each.skipped and each.gain is None]

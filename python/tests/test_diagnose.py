@@ -331,7 +331,7 @@ def test_objects_of_the_user_are_restored():
             self.value = state["value"]
 
     average, counts, replay = Average(), {"steps": 0}, collections.deque([torch.zeros(2)], maxlen=4)
-    kept = replay[0]
+    kept, chosen = replay[0], {torch.zeros(1)}
     loop = Loop()
 
     def step(batch):
@@ -340,10 +340,12 @@ def test_objects_of_the_user_are_restored():
         counts["steps"] += 1
         replay[0].add_(1)
         replay.append(torch.ones(2))
+        next(iter(chosen)).add_(1)
 
-    saturate.diagnose(step, loop.loader, seconds=0.5, state=[average, counts, replay], only=[])
+    saturate.diagnose(step, loop.loader, seconds=0.5, state=[average, counts, replay, chosen], only=[])
     assert average.value == 1.0 and counts == {"steps": 0}
     assert len(replay) == 1 and replay[0] is kept and kept.eq(0).all()
+    assert [each.item() for each in chosen] == [0]
 
 
 def test_a_loader_of_saturate_keeps_its_place():

@@ -126,6 +126,7 @@ def scripts(tmp_path):
 
 def test_a_killed_script_continues_with_the_same_samples(tmp_path, scripts):
     pytest.importorskip("torch")
+    (tmp_path / "images/val").mkdir(parents=True)
     for number in range(SAMPLES):
         folder = tmp_path / "images/train" / str(number % 3)
         folder.mkdir(parents=True, exist_ok=True)

@@ -108,9 +108,14 @@ def test_one_of_several_processes_says_the_result(tmp_path, monkeypatch, capsys,
     assert (tmp_path / "x.json").exists() == bool(capsys.readouterr().out) == (rank == 0)
     with pytest.raises(saturate.Error, match="one of 2"):
         saturate.tune(tmp_path / "train.py")
+
+
+def test_a_world_size_without_a_rank_is_one_process(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    monkeypatch.delenv("RANK")  # not a launcher's: tune looks for the script's loop
-    with pytest.raises(saturate.Error, match="loop was not found"):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(saturate.Error, match="loop was not found"):  # it was looked for
         saturate.tune(tmp_path / "train.py")
 
 

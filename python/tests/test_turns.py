@@ -106,4 +106,4 @@ def test_objects_are_sent_from_the_modules_gpu():
     turns = GroupTurns(fake, Turns(lambda: None), [module], Arm(lambda: itertools.repeat(torch.zeros(8, 1))))
     for _ in turns.run(0.01, False):
         assert current == [0]
-    assert set(used) == {1} and turns._whole == own
+    assert set(used) == {1} and turns.results[0].before == [1 / each for each in own]

@@ -244,10 +244,12 @@ def test_a_manual_loop_that_fetches_ahead_counts_each_step_once():
             batch = next(batches, None)
             watch.step()
     assert watch.steps == 6
+
+
+def test_a_step_of_a_closed_watch_is_an_error():
     watch = saturate.watch()
     for batch in torch.utils.data.DataLoader(torch.zeros(3, 1)):
-        model(batch).sum().backward()
-        optimizer.step()
+        batch.sum()
     watch.close()
     with pytest.raises(saturate.Error, match="closed"):
         watch.step()

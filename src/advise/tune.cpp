@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <sstream>
 
 #include "advise/measured_trainer.h"
 #include "base/files.h"
@@ -33,10 +32,10 @@ bool is_tunable(const WhatIf& what_if) {
 }
 
 double mean_of_last_quarter(Env& env, const std::string& folder, int64_t samples) {
-  std::istringstream lines(text_of_file(env, folder + "/metrics.jsonl"));
+  LineReader lines(env, folder + "/metrics.jsonl");
   double sum = 0, weight = 0;
   int64_t before = 0;
-  for (std::string line; std::getline(lines, line);) {
+  for (std::string line; lines.next(line);) {
     const auto record = from_json_line(line);
     if (!record || record->kind != "step" || !record->loss) continue;
     const double own = double(record->samples - before);

@@ -118,11 +118,8 @@ void write_in_place(Env& env, const std::string& path, const FileWriter& write) 
   file->close();
 }
 
-FileWriter writer_of(std::span<const std::span<const std::byte>> pieces) {
-  return [all = std::vector<std::span<const std::byte>>(pieces.begin(), pieces.end())](
-             WritableFile& file) {
-    for (const auto& piece : all) file.append(piece);
-  };
+FileWriter writer_of(std::span<const std::byte> bytes) {
+  return [bytes](WritableFile& file) { file.append(bytes); };
 }
 
 // A file's new contents, under a temporary name until commit(); removed again without it. Those of
@@ -169,7 +166,9 @@ class NewContents {
 
 void write_atomically(Env& env, const std::string& path,
                       std::span<const std::span<const std::byte>> pieces) {
-  NewContents(env, path, writer_of(pieces)).commit();
+  write_atomically(env, path, [pieces](WritableFile& file) {
+    for (const auto& piece : pieces) file.append(piece);
+  });
 }
 
 void write_atomically(Env& env, const std::string& path, const FileWriter& write) {
@@ -177,7 +176,7 @@ void write_atomically(Env& env, const std::string& path, const FileWriter& write
 }
 
 void write_unsynced(Env& env, const std::string& path, std::span<const std::byte> bytes) {
-  NewContents(env, path, writer_of({&bytes, 1}), /*is_synced=*/false).commit();
+  NewContents(env, path, writer_of(bytes), /*is_synced=*/false).commit();
 }
 
 void truncate_file(const std::string& path, uint64_t size) {
@@ -203,15 +202,14 @@ void replace_together(Env& env, const std::vector<TextFile>& files) {
   for (const auto& [path, text] : files) {
     if (env.is_directory(path))
       fail(ErrorKind::kRun, "a folder has the name of a file", path, "Rename the folder");
-    const std::span<const std::byte> piece = std::as_bytes(std::span(text));
-    all.push_back(std::make_unique<NewContents>(env, path, writer_of({&piece, 1})));
+    all.push_back(
+        std::make_unique<NewContents>(env, path, writer_of(std::as_bytes(std::span(text)))));
   }
   for (const auto& contents : all) contents->commit();
 }
 
 void write_atomically(Env& env, const std::string& path, const std::string& text) {
-  const std::span<const std::byte> piece = std::as_bytes(std::span(text));
-  write_atomically(env, path, std::span(&piece, 1));
+  write_atomically(env, path, writer_of(std::as_bytes(std::span(text))));
 }
 
 namespace {

@@ -120,8 +120,8 @@ class FolderSource : public IndexedSource {
            root_ + "/" + name, "Add images of the class, or remove its folder");
     std::sort(entries_.begin() + ptrdiff_t(first), entries_.end(),
               [this](const FolderEntry& a, const FolderEntry& b) {
-                const int order = folder_of(a).path.compare(folder_of(b).path);
-                return order != 0 ? order < 0 : std::strcmp(name_of(a), name_of(b)) < 0;
+                if (a.folder != b.folder) return folder_of(a).path < folder_of(b).path;
+                return std::strcmp(name_of(a), name_of(b)) < 0;
               });
   }
 

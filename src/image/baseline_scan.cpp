@@ -124,13 +124,13 @@ bool BaselineScan::start(jpeg_decompress_struct& info, Columns columns,
   columns_ = columns;
   row_ = known_rows_ = part_ = 0;
   opened_ = false;
-  is_wide_ = !segments && !has_restarts(info) && !(points && points->known_rows() > 0);
+  restart_ = has_restarts(info) ? int(info.restart_interval) : 0;
+  is_wide_ = !segments && restart_ == 0 && !(points && points->known_rows() > 0);
   if (!supports(info) || !read_tables(info)) return false;
   const bool single = components_ == 1;
   const int mcu_width = DCTSIZE * (single ? 1 : info.max_h_samp_factor);
   mcus_ = divide_up(int(info.image_width), mcu_width);
   row_count_ = divide_up(int(info.image_height), DCTSIZE * (single ? 1 : info.max_v_samp_factor));
-  restart_ = has_restarts(info) ? int(info.restart_interval) : 0;
   scan_ = {info.src->next_input_byte, info.src->bytes_in_buffer};
   plan_chunk();
   if (segments) {

@@ -148,7 +148,7 @@ class BaselineScan {
   Columns columns_;
   int row_ = 0;           // the next one
   bool opened_ = false;   // lane_[0] is in the scan, in order
-  bool is_wide_ = false;  // one lane reads alone, by HuffmanTable::wide_entries()
+  bool is_wide_ = false;  // one lane reads alone, by wide entries
   bool clean_ = true;     // the lanes' blocks are 0
   uint8_t* const* const* rows_ = nullptr;
 };

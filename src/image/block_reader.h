@@ -127,16 +127,7 @@ struct BlockReader {
     bits.refill_safe();
   }
 
-  template <bool kWide>
-  [[gnu::always_inline]] auto look_up() const {
-    const uint64_t prefix = bits.next >> (64 - kAcLook);
-    if constexpr (kWide)
-      return ac->wide_entries()[prefix];
-    else
-      return ac->entries()[prefix];
-  }
-
-  // Reads on; true when the block is complete. `kWide`: by HuffmanTable::wide_entries().
+  // Reads on; true when the block is complete. `kWide`: by wide entries.
   template <bool kStore, bool kWide>
   [[gnu::always_inline]] bool turn() {
     // Without wide entries, the last step may still read a code of kAcLook bits and its value.
@@ -147,13 +138,13 @@ struct BlockReader {
     uint64_t used = 0;  // in the low byte: bits
 #pragma GCC unroll 4
     for (int i = 0; i < kSteps; ++i) {
-      const auto entry = look_up<kWide>();
+      const auto entry = ac->entries<kWide>()[bits.next >> (64 - kAcLook)];
       if (!entry.is_whole()) [[unlikely]] {
         bits.count -= uint8_t(used);
         used = 0;
         if constexpr (kWide) {
           bits.refill_safe();
-          read_long<kStore>(entry.to_extract());
+          read_long<kStore>(entry.long_symbol());
         } else {
           read_long<kStore>(entry);
         }
@@ -163,10 +154,10 @@ struct BlockReader {
       const uint32_t first = k + entry.places();
       k = first + entry.more();
       if constexpr (kStore) {
-        // If there is one symbol, first == k: what is written last must be its value.
-        if constexpr (kWide) block[kZigzag[k]] = entry.second();
+        // If there is one symbol, both have its place; a wide entry has its value as the first
+        // alone.
+        block[kZigzag[k]] = entry.second();
         block[kZigzag[first]] = entry.first(bits.next);
-        if constexpr (!kWide) block[kZigzag[k]] = entry.second();
       }
       // A shift uses the low six bits of its operand only, so that this does not wait for them to
       // be extracted.

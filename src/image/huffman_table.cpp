@@ -1,8 +1,6 @@
 #include "image/huffman_table.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstdlib>
 
 namespace saturate {
 
@@ -52,7 +50,8 @@ bool HuffmanTable::assign_codes(Entries& single) {
 
 // Joins each entry with the symbol after it, if that fits too. Without branches, which could not be
 // predicted: this is done for each image.
-void HuffmanTable::pair_symbols(const Entries& single) {
+template <class Entry>
+void HuffmanTable::pair_symbols(const Entries& single, std::array<Entry, 1 << kMaxLook>& paired) {
   const size_t count = size_t(1) << look_;
   for (size_t i = 0; i < count; ++i) {
     const HuffmanEntry first = single[i];
@@ -62,23 +61,8 @@ void HuffmanTable::pair_symbols(const Entries& single) {
     const int goes_on = first.places() != HuffmanEntry::kEndOfBlock;
     const int both = int(first.is_whole()) & int(next.is_whole()) & fits & goes_on;
     const uint64_t joined = 0 - uint64_t(both);
-    entry_[i].word = (first.then(next).word & joined) | (first.word & ~joined);
-  }
-}
-
-void HuffmanTable::widen(const Entries& single) {
-  const uint32_t look = uint32_t(look_), count = 1u << look;
-  for (uint32_t i = 0; i < count; ++i) {
-    const HuffmanEntry first = single[i];
-    const bool is_whole = first.is_whole();
-    const uint32_t size =
-        is_whole ? uint32_t(std::bit_width(uint32_t(std::abs(first.first(0))))) : first.size();
-    const uint32_t length = is_whole ? first.bits() - size : first.length();
-    const HuffmanEntry next = single[i << first.bits() & (count - 1)];
-    const int fits = first.bits() + next.bits() <= look;
-    const int goes_on = first.places() != HuffmanEntry::kEndOfBlock;
-    const WideEntry wide = WideEntry::of(length, size, first.places());
-    wide_[i] = int(is_whole) & int(next.is_whole()) & fits & goes_on ? wide.then(next) : wide;
+    const Entry alone = Entry::of(first);
+    paired[i].word = (alone.then(next).word & joined) | (alone.word & ~joined);
   }
 }
 
@@ -96,7 +80,7 @@ bool HuffmanTable::build(const JHUFF_TBL& source, bool is_wide) {
   }
   Entries single{};
   if (!assign_codes(single)) return false;
-  is_wide ? widen(single) : pair_symbols(single);
+  is_wide ? pair_symbols(single, wide_) : pair_symbols(single, entry_);
   return is_built = true;
 }
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 
 #include "image/libjpeg.h"
 
@@ -44,6 +45,7 @@ struct HuffmanEntry {
     return {places << 8 | (63 - size) << 16 | (bits - size) << 24 | uint64_t(bits) << 32 |
             uint64_t(negative) << 48};
   }
+  static HuffmanEntry of(const HuffmanEntry& single) { return single; }
   HuffmanEntry then(const HuffmanEntry& next) const {
     return {(word & 0x0000ffff'0000ffff) + next.bits() + (uint64_t(next.places()) << 16) +
             (next.word >> 32 << 48)};
@@ -80,12 +82,16 @@ struct WideEntry {
   static constexpr uint32_t kMostBits = 14;
   uint64_t word = 0;
 
-  static WideEntry of(uint32_t length, uint32_t size, uint32_t places) {
-    if (length == 0) return {};
+  // `single`: of one symbol.
+  static WideEntry of(const HuffmanEntry& single) {
+    if (single.word == 0) return {};
+    const bool is_whole = single.is_whole();
+    const uint32_t size =
+        is_whole ? uint32_t(std::bit_width(uint32_t(std::abs(single.first(0))))) : single.size();
+    const uint32_t all = is_whole ? single.bits() : single.all_bits();
     const auto negative = uint16_t(1 - (1 << size));
-    const uint32_t bits = length + size <= kMostBits ? length + size : 0;
-    return {bits | places << 8 | length << 24 | uint64_t(63 - size) << 32 |
-            uint64_t(negative) << 48};
+    return {(all <= kMostBits ? all : 0u) | single.places() << 8 | (all - size) << 24 |
+            uint64_t(63 - size) << 32 | uint64_t(negative) << 48};
   }
   WideEntry then(const HuffmanEntry& next) const {
     return {word + next.bits() + (next.places() << 16) + (uint64_t(uint8_t(next.first(0))) << 40)};
@@ -101,7 +107,7 @@ struct WideEntry {
   }
   int16_t second() const { return int8_t(word >> 40); }
   // REQUIRES: !is_whole().
-  HuffmanEntry to_extract() const {
+  HuffmanEntry long_symbol() const {
     const uint32_t size = 63 - shift();
     return word == 0 ? HuffmanEntry{} : HuffmanEntry::to_extract(length() + size, size, places());
   }
@@ -112,22 +118,30 @@ class HuffmanTable {
   // `look`: bits of a look-up. A table of DC coefficients has one symbol in each entry, and its
   // values must be extracted.
   HuffmanTable(int look, bool dc) : look_(look), is_dc_(dc) {}
-  // Makes entries(); with `is_wide`, for AC coefficients, wide_entries() instead. False if libjpeg
+  // Makes entries(); with `is_wide`, for AC coefficients, wide entries instead. False if libjpeg
   // would refuse the table.
   bool build(const JHUFF_TBL& source, bool is_wide);
   // The entry for 16 bits, whatever the code's length, without its value; 0 if there is none.
   HuffmanEntry find(uint32_t look) const;
-  const HuffmanEntry* entries() const { return entry_.data(); }
-  const WideEntry* wide_entries() const { return wide_.data(); }
+  template <bool kWide = false>
+  const auto* entries() const {
+    if constexpr (kWide)
+      return wide_.data();
+    else
+      return entry_.data();
+  }
 
   static constexpr int kMaxLook = 10;
+  // The first symbol and the code of the second one have 3 bits or more, if that has a value: it
+  // fits in a byte of WideEntry.
+  static_assert(kMaxLook - 3 <= 7);
 
  private:
   using Entries = std::array<HuffmanEntry, 1 << kMaxLook>;
   bool assign_codes(Entries& single);
   void fill(Entries& single, uint32_t code, uint32_t length, const HuffmanEntry& entry);
-  void pair_symbols(const Entries& single);
-  void widen(const Entries& single);
+  template <class Entry>
+  void pair_symbols(const Entries& single, std::array<Entry, 1 << kMaxLook>& paired);
   HuffmanEntry entry_of(int symbol, uint32_t length) const;
 
   const int look_;

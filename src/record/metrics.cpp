@@ -105,9 +105,11 @@ bool is_record_key(const std::string& name) {
 std::optional<MetricsRecord> from_json_line(const std::string& line) {
   const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("kind") || !json["kind"].is_string()) return std::nullopt;
+  const auto step = integer_at(json, "step");
+  if (json.contains("step") && !step) return std::nullopt;
   MetricsRecord record;
   record.kind = json["kind"];
-  record.step = integer_at(json, "step").value_or(0);
+  record.step = step.value_or(0);
   record.epoch = number_at(json, "epoch").value_or(0);
   record.samples = integer_at(json, "samples").value_or(0);
   record.time_s = number_at(json, "time_s").value_or(0);

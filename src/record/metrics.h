@@ -1,10 +1,12 @@
 // metrics.jsonl: one JSON object per line, a contract for scripts.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "saturate/data/env.h"
 #include "saturate/observer.h"
@@ -24,6 +26,12 @@ inline constexpr RecordMean kRecordMeans[] = {{"loss", &MetricsRecord::loss},
                                               {"plain_accuracy", &MetricsRecord::plain_accuracy},
                                               {"lr", &MetricsRecord::lr},
                                               {"images_per_s", &MetricsRecord::images_per_s}};
+
+// The metric of that name in MetricsRecord::values; empty if the record lacks it.
+inline std::optional<double> metric_value(const MetricsRecord& record, std::string_view name) {
+  const auto found = std::ranges::find(record.values, name, &MetricValue::name);
+  return found == record.values.end() ? std::nullopt : std::optional(found->value);
+}
 
 // Wall time without evaluation and checkpoints, which images/s excludes.
 inline double training_s(const PhaseTimes& times) {

@@ -40,10 +40,7 @@ std::string row_of(const MetricsRecord& record, const std::vector<std::string>& 
     row += field(record.phases ? std::optional((*record.phases)[Phase(i)]) : std::nullopt);
   for (const auto& column : telemetry_fields())
     row += field(record.telemetry ? (*record.telemetry).*column.member : std::nullopt);
-  for (const std::string& name : metrics) {
-    const auto found = std::ranges::find(record.values, name, &MetricValue::name);
-    row += field(found == record.values.end() ? std::nullopt : std::optional(found->value));
-  }
+  for (const std::string& name : metrics) row += field(metric_value(record, name));
   return row + "\n";
 }
 

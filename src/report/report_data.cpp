@@ -141,10 +141,7 @@ ordered_json columns_of(const std::vector<MetricsRecord>& all) {
   add("loss", &MetricsRecord::loss);
   add("accuracy", &MetricsRecord::accuracy);
   for (const std::string& name : metrics_in(records))
-    add(name.c_str(), [&](const MetricsRecord& record) {
-      const auto at = std::ranges::find(record.values, name, &MetricValue::name);
-      return at == record.values.end() ? std::nullopt : std::optional(at->value);
-    });
+    add(name.c_str(), [&](const MetricsRecord& record) { return metric_value(record, name); });
   add("lr", &MetricsRecord::lr);
   add("images_per_s", &MetricsRecord::images_per_s);
   add("memory_peak_bytes", &MetricsRecord::memory_peak_bytes);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <span>
 
@@ -89,28 +90,19 @@ std::optional<Telemetry> mean_telemetry(std::span<const MetricsRecord> records) 
 }
 
 // Over the records that have the value, weighted by their steps.
+template <class ValueOf>
 std::optional<double> weighted_mean(std::span<const MetricsRecord> records, int64_t step_before,
-                                    std::optional<double> MetricsRecord::*member) {
+                                    const ValueOf& value_of) {
   double sum = 0, weights = 0;
   for (const MetricsRecord& record : records) {
     const double weight = double(std::max<int64_t>(1, record.step - step_before));
     step_before = record.step;
-    if (!(record.*member)) continue;
-    sum += *(record.*member) * weight;
+    const std::optional<double> value = std::invoke(value_of, record);
+    if (!value) continue;
+    sum += *value * weight;
     weights += weight;
   }
   return weights > 0 ? std::optional(sum / weights) : std::nullopt;
-}
-
-// The same for a metric of MetricsRecord::values, which a record has.
-double mean_of_value(std::span<const MetricsRecord> records, int64_t step_before,
-                     const std::string& name) {
-  std::vector<MetricsRecord> found(records.begin(), records.end());
-  for (MetricsRecord& record : found) {
-    const auto at = std::ranges::find(record.values, name, &MetricValue::name);
-    record.loss = at == record.values.end() ? std::nullopt : std::optional(at->value);
-  }
-  return weighted_mean(found, step_before, &MetricsRecord::loss).value_or(0);
 }
 
 // The last evaluation, with the values of the "end" record: those of the weights that the run ended
@@ -216,8 +208,10 @@ MetricsRecord merged(std::span<const MetricsRecord> records, int64_t step_before
     all.*mean.member = weighted_mean(records, step_before, mean.member);
   if (const auto rate = mean_images_per_s(records)) all.images_per_s = rate;
   all.values.clear();
-  for (const std::string& name : metrics_in(records))
-    all.values.push_back({name, mean_of_value(records, step_before, name)});
+  for (const std::string& name : metrics_in(records)) {
+    const auto value = [&](const MetricsRecord& record) { return metric_value(record, name); };
+    all.values.push_back({name, weighted_mean(records, step_before, value).value_or(0)});
+  }
   for (const MetricsRecord& record : records)
     all.memory_peak_bytes = std::max(all.memory_peak_bytes, record.memory_peak_bytes);
   all.telemetry = mean_telemetry(records);

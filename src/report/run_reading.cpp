@@ -52,8 +52,8 @@ class Records {
   std::vector<MetricsRecord> steps_;
 };
 
-void read_metrics(RunReading& run, LineReader& lines, uint64_t whole) {
-  Records records(run, size_t(1 + lines.bytes() / whole));
+void read_metrics(RunReading& run, LineReader& lines, uint64_t merge_from_bytes) {
+  Records records(run, size_t(1 + lines.bytes() / merge_from_bytes));
   size_t number = 0, bad = 0, first_bad = 0;
   for (std::string line; lines.next(line);) {
     ++number;
@@ -134,7 +134,7 @@ NamedTexts flatten_recipe(const std::string& text, const std::string& where) {
   return keys;
 }
 
-RunReading read_run(Env& env, const std::string& folder, uint64_t whole) {
+RunReading read_run(Env& env, const std::string& folder, uint64_t merge_from_bytes) {
   RunReading run;
   run.folder = folder;
   run.name = last_part(folder);
@@ -147,7 +147,7 @@ RunReading read_run(Env& env, const std::string& folder, uint64_t whole) {
     fail(ErrorKind::kData, "a symbolic link may lead out of the run's folder", metrics,
          "Copy the folder with cp -rL if you trust it");
   LineReader lines(env, metrics);
-  read_metrics(run, lines, whole);
+  read_metrics(run, lines, merge_from_bytes);
   if (run.state != RunState::kEnded && is_locked(folder + "/.lock")) run.state = RunState::kRunning;
   read_beside(run, env, "recipe.toml", [&](const std::string& text) {
     run.recipe = flatten_recipe(without_queries(text), folder + "/recipe.toml");

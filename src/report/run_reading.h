@@ -38,9 +38,10 @@ struct RunReading {
 };
 
 // Fails with kData if the folder has no metrics.jsonl. All other damage becomes a warning. If that
-// file has `whole` bytes or more, neighbouring "step" records are merged as they are read, so that
-// no more are kept than a file of `whole` bytes has.
-RunReading read_run(Env& env, const std::string& folder, uint64_t whole = uint64_t{256} << 20);
+// file has `merge_from_bytes` bytes or more, neighbouring "step" records are merged as they are
+// read, so that no more are kept than a file of `merge_from_bytes` bytes has.
+RunReading read_run(Env& env, const std::string& folder,
+                    uint64_t merge_from_bytes = uint64_t{256} << 20);
 
 // The keys of a recipe with their values as text; fails with kUsage on invalid TOML.
 NamedTexts flatten_recipe(const std::string& toml, const std::string& where);

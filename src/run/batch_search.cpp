@@ -356,7 +356,7 @@ int64_t find_micro_batch(Env& env, const Recipe& recipe, const at::Device& devic
   const auto search = [&] {
     Rehearsal rehearsal(env, recipe, tensors, device);
     // A build without CUDA cannot limit a GPU's memory: there attempts fail when it is full.
-    const bool limited = device.is_cpu() || memory.budget() > 0 || has_cuda_capture();
+    const bool limited = device.is_cpu() || memory.budget() > 0 || is_cuda_build();
     // train.memory_gb limits tensors alone.
     const bool shared = device.is_cpu() && memory.budget() == 0;
     found = largest_that_fits(most, [&](int64_t images) {

@@ -19,7 +19,7 @@ void limit_cuda_memory(int device, double share) {
       share, static_cast<c10::DeviceIndex>(device));
 }
 
-bool has_cuda_capture() {
+bool is_cuda_build() {
   return true;
 }
 
@@ -46,7 +46,7 @@ void limit_cuda_memory(int, double) {
   fail(ErrorKind::kUsage, "this build cannot limit a GPU's memory", "train.memory_gb",
        "Remove it, or build with CUDA (SATURATE_CUDA=ON)");
 }
-bool has_cuda_capture() {
+bool is_cuda_build() {
   return false;
 }
 void begin_cuda_range(const char*) {}

@@ -3,12 +3,14 @@
 
 namespace saturate {
 
-// Limits torch to this share of the device's memory. Fails with kUsage in a build without CUDA.
+// Whether this build has CUDA. The functions below REQUIRE it, except limit_cuda_memory(), which
+// fails with kUsage without.
+bool is_cuda_build();
+
+// Limits torch to this share of the device's memory.
 void limit_cuda_memory(int device, double share);
 
-// Ranges and capture windows for profilers of a GPU, such as Nsight Systems. A build without CUDA
-// has none: the functions below REQUIRE has_cuda_capture().
-bool has_cuda_capture();
+// Ranges and capture windows for profilers of a GPU, such as Nsight Systems.
 
 // Nested NVTX ranges of the calling thread. Nearly free without a profiler. `name` is copied.
 void begin_cuda_range(const char* name);

@@ -158,8 +158,9 @@ class CudaMemory : public TensorMemory {
     allocator_.resetPeakStats(device_);
     return peak;
   }
-  // What torch holds and what is free, less a margin for memory that CUDA and its libraries take
-  // during the run: kernels' modules, which are loaded at their first use, handles, graphs.
+  // The memory that torch holds and that is free, less a margin for memory that CUDA and its
+  // libraries take during the run: kernels' modules, which are loaded at their first use, handles,
+  // graphs.
   int64_t capacity() const override {
     const auto info = allocator_.getMemoryInfo(device_);  // free, total
     const int64_t held = allocator_.getDeviceStats(device_).reserved_bytes[0].current;

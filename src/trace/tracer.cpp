@@ -87,7 +87,7 @@ Tracer::Tracer(Env& env, Ledger& ledger, const TraceWindow& window, const at::De
       window_(window),
       device_(device),
       folder_(std::move(folder)),
-      marks_(device.is_cuda() && has_cuda_capture()),
+      marks_(device.is_cuda() && is_cuda_build()),
       is_over_(window.kind == TraceKind::kNone) {
   if (window.kind == TraceKind::kNsight && !marks_)
     fail(ErrorKind::kUsage,

@@ -141,10 +141,10 @@ def make_step(settings):
     torch.autograd.set_detect_anomaly("anomaly" in chosen["debug.checks"])
     torch.backends.cudnn.benchmark = "cudnn_heuristics" in off
     mode = chosen["precision.mode"]
-    if mode == "default":
-        mode = "bf16" if has_gpu else "fp32"
-    if mode == "auto":
-        mode = "bf16" if has_gpu or peer_report.has_bf16() else "fp32"
+    if mode in ("default", "auto"):
+        is_native = (torch.cuda.is_bf16_supported(including_emulation=False) if has_gpu
+                     else mode == "auto" and peer_report.has_bf16())
+        mode = "bf16" if is_native else "fp32"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = "tf32" not in off and mode != "fp32"
     memory_format = torch.channels_last if "channels_last" not in off else torch.contiguous_format
     model = make_twin(chosen["model.name"], classes, size, chosen["model.width"])

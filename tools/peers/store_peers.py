@@ -77,8 +77,11 @@ NOTE = ("One machine runs server ({}) and loaders. The link is shaped by tc tbf 
 def parse_cases(text):
     cases = {}
     for part in text.split(","):
-        name, figures = part.split("=")
-        mbit, delay_ms = map(float, figures.split(":"))
+        try:
+            name, figures = part.split("=")
+            mbit, delay_ms = map(float, figures.split(":"))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"'{part}': write NAME=MBIT/S:MS, such as slow=200:20") from None
         cases[name] = (mbit, delay_ms)
     return cases
 
