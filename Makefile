@@ -203,7 +203,7 @@ tidy: setup ## run clang-tidy over the torch-free modules, and check locks; CHAN
 	  xargs -r -n 1 -P $(JOBS) clang-tidy-16 -p build/tidy --quiet
 	@tools/check_locks.sh $(JOBS)
 
-ci-full: ## all of CI, and what it skips for time: tidy and fuzz whole, wheels, LibTorch 2.11, each source alone
+ci-full: ## all of CI, and what it skips for time: tidy and fuzz whole, wheels, LibTorch 2.11, kills, each source alone
 	@CI_FULL=1 .ci/run
 
 clean: ## remove everything built; runs/ stays

@@ -2,26 +2,25 @@
 """Images per second of the first and the second epoch of a folder of JPEGs in fast mode, by data.index: off, a new
 file, and a file of an earlier run. Needs the Python package (pip install ./python).
 
-    bench/index_epochs.py SOURCE [--threads 2] [--rounds 5] [--json FILE]
+    bench/index_epochs.py SOURCE [--threads 2] [--rounds 5] [--dali] [--json FILE]
 
 The three are measured alternately, round by round, and the files are in the page cache after the first, which is not
-counted. "after batch 10" leaves out the first ten batches of the first epoch, which allocate new memory: other loaders
-are measured after a warm-up. Prints medians; with --json writes the rows of `saturate bench`, with the checkout's
-commit.
+counted. --dali: NVIDIA DALI on the same folder too, an epoch in each round, after one that is not counted. "after batch
+10" leaves out the first ten batches of the first epoch, which allocate new memory: other loaders are measured after a
+warm-up. Prints the JSON of `saturate bench`, with the checkout's commit.
 """
 
 import argparse
-import json
-import os
 import pathlib
-import platform
-import statistics
-import subprocess
+import sys
 import tempfile
 import time
 
 import saturate
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools/peers"))
+from loader_peers import Files, dali  # noqa: E402
+from peer_report import commit_of_checkout, with_spread, write  # noqa: E402
 
 WARM_BATCHES = 10
 
@@ -50,9 +49,13 @@ def main():
     parser.add_argument("source")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dali", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
-    rates = {}
+    rates, peer = {}, None
+    if options.dali:
+        peer = dali(Files(options.source.removeprefix("folder:")), options.threads)
+        peer()
     with tempfile.TemporaryDirectory() as folder:
         kept = f"{folder}/kept.points"
         epochs(options.source, options.threads, kept)
@@ -60,17 +63,11 @@ def main():
             for name, index in (("off", "off"), ("new", f"{folder}/{number}.points"), ("kept", kept)):
                 for epoch, rate in epochs(options.source, options.threads, index):
                     rates.setdefault(f"index {name} {epoch}", []).append(rate)
-    rows = [{"name": name, "unit": "images/s", "median": statistics.median(values), "min": min(values),
-             "max": max(values), "n": len(values)} for name, values in rates.items()]
-    for row in rows:
-        print(f"{row['name']:33} {row['median']:10,.0f} images/s   {row['min']:,.0f} to {row['max']:,.0f}")
-    print(f"load average {os.getloadavg()[0]:.1f}, {options.threads} threads")
-    if options.json:
-        head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=pathlib.Path(__file__).parent,
-                              capture_output=True, text=True, check=True).stdout.strip()
-        host = {"system": platform.platform(), "cores": len(os.sched_getaffinity(0))}
-        report = {"bench": "index_epochs", "host": host, "commit": head, "rows": rows}
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+            if peer:
+                begin = time.perf_counter()
+                rates.setdefault("dali", []).append(peer() / (time.perf_counter() - begin))
+    rows = [with_spread({"name": name, "unit": "images/s"}, values) for name, values in rates.items()]
+    write("index_epochs", rows, options.json, commit_of_checkout(), threads=options.threads)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-# Files embedded in the command: `report_assets` is a generated source that defines, for each of
+# Files embedded in the command and the Python package: `report_assets` is a generated source that defines, for each of
 # them, the function that src/report/report.h declares.
 
 find_file(SATURATE_CHART_JS chart.min.js PATHS /usr/share/javascript/chart.js

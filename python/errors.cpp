@@ -16,6 +16,7 @@ void set_python_error(const Error& failure, PyObject* type) {
   const nb::object value =
       nb::steal(PyObject_CallFunctionObjArgs(type, text_of(failure.what()).ptr(), nullptr));
   if (!value.is_valid()) return;
+  value.attr("exit_code") = failure.exit_code();
   if (const auto* caused = dynamic_cast<const PythonCausedError*>(&failure))
     PyException_SetCause(value.ptr(), nb::borrow(caused->cause().get()).release().ptr());
   PyErr_SetObject(type, value.ptr());
@@ -24,8 +25,10 @@ void set_python_error(const Error& failure, PyObject* type) {
 }  // namespace
 
 void register_error(nb::module_& module) {
+  nb::dict members;
+  members["exit_code"] = int(ErrorKind::kUsage);  // of those that Python code raises
   const nb::object error =
-      nb::steal(PyErr_NewException("saturate.Error", PyExc_RuntimeError, nullptr));
+      nb::steal(PyErr_NewException("saturate.Error", PyExc_RuntimeError, members.ptr()));
   module.attr("Error") = error;
   nb::register_exception_translator(
       [](const std::exception_ptr& thrown, void* type) {

@@ -336,24 +336,26 @@ NB_MODULE(_core, module) {
   module.def("launched_world", &launched_world);
   module.def("without_queries", &without_queries, nb::arg("text"));
   register_gains(module);
+  register_report(module);
   register_phase_clock(module);
   nb::class_<PyLoader>(module, "Loader")
       .def(
           "__init__",
           [](PyLoader* loader, std::string source, nb::object own, size_t own_size,
              std::string own_target, std::vector<std::string> classes,
-             std::vector<std::string> overrides, bool train, std::string dtype, bool planar,
-             bool names, int rank, int world, bool soft_labels, bool mixes, nb::object allocate) {
+             std::vector<std::string> overrides, uint32_t epochs, bool train, std::string dtype,
+             bool planar, bool names, int rank, int world, bool soft_labels, bool mixes,
+             nb::object allocate) {
             auto vectors =
                 own_target == "labels" ? std::make_shared<LabelVectors>(own_size) : nullptr;
-            new (loader)
-                PyLoader({std::move(source), std::move(own), own_size, std::move(classes),
-                          own_target == "mask", vectors, std::move(overrides), train, planar, names,
-                          std::move(dtype), rank, world, soft_labels, mixes, std::move(allocate)});
+            new (loader) PyLoader({std::move(source), std::move(own), own_size, std::move(classes),
+                                   own_target == "mask", vectors, std::move(overrides), epochs,
+                                   train, planar, names, std::move(dtype), rank, world, soft_labels,
+                                   mixes, std::move(allocate)});
           },
           nb::arg("source"), nb::arg("own").none(), nb::arg("own_size"), nb::arg("own_target"),
-          nb::arg("classes"), nb::arg("overrides"), nb::arg("train"), nb::arg("dtype"),
-          nb::arg("planar"), nb::arg("names"), nb::arg("rank"), nb::arg("world"),
+          nb::arg("classes"), nb::arg("overrides"), nb::arg("epochs"), nb::arg("train"),
+          nb::arg("dtype"), nb::arg("planar"), nb::arg("names"), nb::arg("rank"), nb::arg("world"),
           nb::arg("soft_labels"), nb::arg("mixes"), nb::arg("allocate").none())
       .def("start_epoch", &PyLoader::start_epoch)
       .def("next", &PyLoader::next)

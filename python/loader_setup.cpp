@@ -199,6 +199,7 @@ LoaderOptions loader_options(const Recipe& recipe, const Setup& setup, const Dat
   options.shuffle = recipe.data.shuffle;
   if (!setup.train) options.shuffle.mode = ShuffleMode::kNone;
   options.drop_last = setup.train && recipe.train.drop_last;
+  options.epochs = setup.epochs;
   options.train = setup.train;
   options.on_error = recipe.data.on_error;
   options.decode = recipe.data.decode;

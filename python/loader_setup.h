@@ -24,6 +24,7 @@ struct Setup {
   bool own_masks = false;
   std::shared_ptr<LabelVectors> vectors;  // null: `own` has one label each, or masks
   std::vector<std::string> overrides;     // of the recipe
+  uint32_t epochs = 0;                    // of the run; 0: unknown
   bool train = true, planar = true, names = false;
   std::string dtype;
   int rank = 0, world = 1;

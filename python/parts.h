@@ -12,6 +12,9 @@ void register_error(nanobind::module_& module);
 // Gains of paired measurements, as the command computes them, for saturate.diagnose.
 void register_gains(nanobind::module_& module);
 
+// The command's `report`, for saturate.report().
+void register_report(nanobind::module_& module);
+
 // The parts of saturate.watch() that run in every step. A Python function costs 3 to 15 us there,
 // since a training step evicts the interpreter from the caches.
 void register_phase_clock(nanobind::module_& module);

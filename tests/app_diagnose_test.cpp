@@ -1,6 +1,7 @@
 // saturate diagnose and tune, run as commands.
 #include <gtest/gtest.h>
 
+#include "app/scratch_folder.h"
 #include "tests/app_testing.h"
 #include "tests/port_testing.h"
 #include "tests/store_testing.h"
@@ -169,6 +170,25 @@ TEST_F(DiagnoseCommand, CtrlCEndsTheWaitForAStoreThatDoesNotAnswer) {
   kill(child, SIGINT);
   EXPECT_EQ(exit_code_of(child, 60), 130) << read_text(dir / "log");
   EXPECT_FALSE(std::filesystem::exists(dir / "scratch"));
+}
+
+TEST(ScratchFolder, LeavesNoFolderThatItMade) {
+  const TempDir dir;
+  std::filesystem::create_directory(dir / "mine");
+  std::filesystem::create_symlink("nowhere", dir / "mine/link");
+  {
+    const ScratchFolder folder(dir / "mine/a/b");
+    EXPECT_TRUE(folder.path().starts_with(dir / "mine/a/b/saturate-bench-")) << folder.path();
+    EXPECT_TRUE(std::filesystem::is_directory(folder.path()));
+  }
+  EXPECT_FALSE(std::filesystem::exists(dir / "mine/a"));
+  EXPECT_EQ(error_of([&] { const ScratchFolder folder(dir / "mine/link"); }).kind(),
+            ErrorKind::kRun);
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "mine/link"));
+  const std::string name(256, 'x');  // longer than a file system accepts
+  EXPECT_EQ(error_of([&] { const ScratchFolder folder(dir / "mine/a", name); }).kind(),
+            ErrorKind::kRun);
+  EXPECT_FALSE(std::filesystem::exists(dir / "mine/a"));
 }
 
 }  // namespace

@@ -112,6 +112,8 @@ TEST_F(CommandReport, AFileThatIsNotAReportIsNotReplaced) {
     EXPECT_TRUE(read_text(dir / name).starts_with("<!DOCTYPE html>")) << name;
   }
   expect_error(report(dir / "short"), 2, {"not an HTML page"});
+  const std::string nowhere = dir / "none/page.html";
+  expect_error(report(nowhere), 4, {"cannot create", "(" + nowhere + ")"});
 }
 
 TEST_F(CommandReport, AFolderWithoutARunIsRefused) {
@@ -122,7 +124,7 @@ TEST_F(CommandReport, AFolderWithoutARunIsRefused) {
   expect_error(run_saturate("report " + (dir / "run") + " " + (dir / "run") + "/"), 2,
                {"given twice"});
   expect_error(run_saturate("report " + (dir / "run") + " --out " + dir.path()), 2,
-               {"--out is a folder"});
+               {"the report's file is a folder"});
 }
 
 TEST_F(CommandReport, ShowsTheMachineOfARun) {

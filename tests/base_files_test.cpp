@@ -345,6 +345,7 @@ TEST(WriteAtomically, AFailureOfAnyOperationLeavesACompleteFile) {
     EXPECT_EQ(error.kind(), ErrorKind::kRun);
     EXPECT_NE(error.reason().find("No space left on device"), std::string::npos);
     const bool renamed = k == operations - 1;
+    EXPECT_EQ(error.where(), renamed ? dir.path() : path) << "operation " << k;
     EXPECT_EQ(read_text(path), renamed ? new_text : old_text) << "operation " << k;
     EXPECT_EQ(env.list(dir.path()).size(), 1u) << "operation " << k;
   }

@@ -180,6 +180,16 @@ TEST(CsvSource, ClassesThatAreNumbersAreInTheirOrder) {
     EXPECT_EQ(row_of(*dataset, i).label, (std::vector<int64_t>{2, 1, 0, 4, 3}[i])) << i;
 }
 
+TEST(CsvSource, LineEndsOfAnyKindCountAlsoInQuotes) {
+  const TempDir dir;
+  for (const std::string end : {"\n", "\r\n", "\r"}) {
+    write_file(dir / "a.csv", "a,b" + end + "\"x" + end + "\"\"" + end + "\",1" + end + "3" + end);
+    const Error error = error_of([&] { open_dataset(env(), "csv:" + (dir / "a.csv")); });
+    EXPECT_EQ(error.reason(), "the line has 1 cells, and the first has 2");
+    EXPECT_EQ(error.where(), (dir / "a.csv") + ":5");
+  }
+}
+
 TEST(CsvSource, BrokenTablesAreRefusedAndBrokenTargetsNamed) {
   const TempDir dir;
   std::string many = "id,y\n";

@@ -180,6 +180,16 @@ TEST_F(RunFiguresTest, ALongRunHasTheSameFiguresFromFewerRecords) {
   EXPECT_NEAR(found.streams[0].idle_s, expected.streams[0].idle_s, 1e-6);
 }
 
+TEST_F(RunFiguresTest, TheLastStepOfALongRunIsNotMerged) {
+  std::string lines;
+  for (int i = 1; i <= 108; ++i) lines += step_line(10 * i, 2 * i, 0.5, 1.5, i);
+  EXPECT_EQ(read(lines).steps.size(), 108u);
+  const RunReading run = read_run(Env::posix(), dir / "run", lines.size() / 8);
+  ASSERT_EQ(run.steps.size(), 13u) << "9 in one, and the last one alone";
+  EXPECT_EQ(run.steps[11].step, 1070);
+  EXPECT_EQ(figures_of(run).loss, 108.0);
+}
+
 TEST(Thinned, PointsAreMeansWeightedBySteps) {
   std::vector<MetricsRecord> records(4);
   const int steps[] = {10, 20, 30, 35};

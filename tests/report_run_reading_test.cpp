@@ -49,6 +49,13 @@ TEST_F(RunReadingTest, InvalidLinesAreCounted) {
       << run.warnings[0];
 }
 
+TEST_F(RunReadingTest, BlankLinesAreSkippedSilently) {
+  const RunReading run =
+      read("\n" + step_line(10, 2, 1, 1) + " \t\r\n\n" + step_line(20, 4, 1, 1) + "\n ");
+  EXPECT_EQ(run.steps.size(), 2u);
+  EXPECT_TRUE(run.warnings.empty()) << run.warnings[0];
+}
+
 TEST_F(RunReadingTest, MissingKeysOfOlderVersionsAndPhasesOfNewerOnesAreAccepted) {
   const RunReading run = read(
       "{\"kind\":\"step\",\"step\":3}\n"

@@ -119,7 +119,12 @@ TEST_F(StoreFolder, OpeningNeedsNoRequestForAnObject) {
   EXPECT_EQ(server.asks().size(), lists());
   const size_t before = server.asks().size();
   epoch_of(*there, 2);
-  EXPECT_EQ(server.asks().size() - before, 2 * there->size()) << "one for each sample";
+  const auto asks = server.asks();
+  EXPECT_EQ(asks.size() - before, 2 * there->size()) << "one for each sample";
+  uint64_t needed = 0, asked = 0;
+  for (size_t i = 0; i < there->size(); ++i) needed += 2 * there->bytes(i);
+  for (size_t i = before; i < asks.size(); ++i) asked += asks[i].length();
+  EXPECT_EQ(asked, needed);
 }
 
 TEST_F(StoreFolder, OtherWaysToNameIt) {

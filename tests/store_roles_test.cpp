@@ -349,10 +349,11 @@ TEST_F(StoreCommand, FailuresAreOneLineThatNamesTheProfileAndShowsNoKeys) {
       {R"({"Version": 1, "AccessKeyId": "CMD"})", ""},
       {R"({"Version": 1, "AccessKeyId": "C D", "SecretAccessKey": "SECRETSECRET"})", ""},
       {std::string(100'000, ' ') + keys(), ""}};
+  const auto run = [&] { run_credential_process(find_credential_process(clock).value()); };
   const auto before = ::signal(SIGPIPE, SIG_IGN);  // only here, not in the command
   for (const auto& [json, more] : cases) {
     write_command(json, more);
-    const Error error = error_of([&] { key_of_first_read(); });
+    const Error error = error_of(run);
     EXPECT_EQ(error.kind(), ErrorKind::kRun);
     const std::string text = error.what();
     EXPECT_NE(text.find("credential_process of profile p"), std::string::npos) << text;
@@ -361,8 +362,7 @@ TEST_F(StoreCommand, FailuresAreOneLineThatNamesTheProfileAndShowsNoKeys) {
   }
   ::signal(SIGPIPE, before);
   write_command(keys(), "exit 3");
-  const Error error = error_of([&] { key_of_first_read(); });
-  EXPECT_NE(error.reason().find("code 3"), std::string::npos);
+  EXPECT_NE(error_of(run).reason().find("code 3"), std::string::npos);
 }
 
 TEST_F(StoreCommand, ThatHangsEndsIfItsThreadIsCancelled) {

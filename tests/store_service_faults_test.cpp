@@ -230,6 +230,60 @@ TEST_F(StoreServiceFaults, AMachineWhoseServiceMayBeAwayHasNoKeysIfItIs) {
   EXPECT_NE(printed.find("hop limit"), std::string::npos) << printed;
 }
 
+class StoreCommandFaults : public StoreServiceFaults {
+ protected:
+  // The profile's command. `script` begins it, with the number of its run as N.
+  void write_command(const std::string& script) {
+    testing::write_file(home / "own.sh",
+                        "echo >> '" + runs + "'; N=$(wc -l < '" + runs + "')\n" + script + R"(
+echo '{"Version": 1, "AccessKeyId": "OWN", "SecretAccessKey": "SECRETSECRET"}')");
+    testing::write_file(home / ".aws/config",
+                        "[default]\ncredential_process = exec sh '" + (home / "own.sh") + "'\n");
+  }
+
+  const std::string runs = home / "runs";
+};
+
+TEST_F(StoreCommandFaults, ACommandThatIsKilledIsRunAgain) {
+  write_command("if [ $N -lt 3 ]; then kill -9 $$; fi");
+  ObjectStore store(env(), {}, quick_tuning());
+  EXPECT_NO_THROW(EXPECT_EQ(store.open("s3://bucket/a")->size, text.size()));
+  EXPECT_EQ(testing::read_text(runs), "\n\n\n");
+}
+
+TEST_F(StoreCommandFaults, ACommandThatIsKilledUntilTheTimeLimitIsInTheError) {
+  write_command("echo OTHERSECRET >&2; kill -9 $$");
+  StoreOptions options;
+  options.timeout_s = 1;
+  ObjectStore store(env(), options, quick_tuning());
+  const Error error = error_of([&] { store.open("s3://bucket/a"); });
+  EXPECT_NE(error.reason().find("within data.timeout_s = 1 s; credential_process of profile"),
+            std::string::npos)
+      << error.what();
+  EXPECT_NE(error.reason().find("is ended by signal 9"), std::string::npos) << error.what();
+  EXPECT_EQ(std::string(error.what()).find("SECRET"), std::string::npos) << error.what();
+}
+
+TEST_F(StoreCommandFaults, ACommandThatDoesNotExistIsAnErrorAtOnce) {
+  testing::write_file(home / ".aws/config", "[default]\ncredential_process = /nowhere/keys\n");
+  ObjectStore store(env(), {}, quick_tuning());
+  const Error error = error_of([&] { store.open("s3://bucket/a"); });
+  EXPECT_EQ(error.reason(), "ends with code 127");
+  EXPECT_TRUE(error.where().starts_with("credential_process of profile")) << error.what();
+}
+
+TEST(StoreMachine, IsAskedByIPv6IfASettingSaysSo) {
+  const ScopedVariable variables[] = {{"AWS_CONTAINER_CREDENTIALS_FULL_URI", nullptr},
+                                      {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", nullptr},
+                                      {"AWS_EC2_METADATA_DISABLED", nullptr},
+                                      {"AWS_EC2_METADATA_SERVICE_ENDPOINT", nullptr},
+                                      {"AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", nullptr}};
+  EXPECT_EQ(find_metadata_service(true).value().url, "http://169.254.169.254");
+  const ScopedVariable mode("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv6");
+  EXPECT_EQ(find_metadata_service(true).value().url, "http://[fd00:ec2::254]");
+  EXPECT_FALSE(find_metadata_service(false));
+}
+
 TEST(StoreMachine, IsNotAskedIfASettingSaysSo) {
   const ScopedVariable variables[] = {{"AWS_CONTAINER_CREDENTIALS_FULL_URI", nullptr},
                                       {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", nullptr},

@@ -1,5 +1,5 @@
 // The cache on disk removes what is of no use any more: ranges of images that were replaced, and
-// lists of other sources.
+// lists of other sources. It takes no object for another one of the same weak ETag.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -56,6 +56,35 @@ TEST(StaleCache, RangesOfReplacedImagesAreRemovedWithTheNextList) {
   read_all();
   EXPECT_EQ(ranges(), 3u);
   EXPECT_EQ(bucket.server.asks().size(), before + 1) << "the others have stayed";
+}
+
+TEST(StaleCache, AnObjectOfAWeakETagIsKeptByItsDate) {
+  const TempDir folder;
+  testing::StoreServer server;
+  const StoreOptions options{folder / "cache", 1, 60};
+  // The requests that reading the object takes.
+  const auto asks = [&](const std::string& text, const std::string& date) {
+    server.put("/a", text, "W/\"1\"");
+    server.tamper([date](const testing::HttpAsk&, testing::HttpAnswer& answer) {
+      if (!date.empty()) answer.headers["Last-Modified"] = date;
+    });
+    const size_t before = server.asks().size();
+    ObjectStore store(env(), options, quick_tuning());
+    std::vector<std::byte> out(1'000);
+    store.read(store.open(server.url("/a")), 50'000, out);
+    EXPECT_EQ(testing::to_text(out), text.substr(50'000, 1'000));
+    return server.asks().size() - before;
+  };
+  const std::string text = testing::noise_text(100'000, 1), other = testing::noise_text(100'000, 2);
+  const std::string day = "Wed, 25 Nov 2026 13:44:45 GMT", later = "Thu, 26 Nov 2026 13:44:45 GMT";
+  EXPECT_EQ(asks(text, day), 2u) << "to open it, and for the range";
+  EXPECT_EQ(asks(text, day), 1u);
+  EXPECT_EQ(asks(other, later), 2u);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(asks(text, ""), 2u);
+  EXPECT_EQ(asks(other, ""), 2u);
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(printed.find("only a weak ETag"), std::string::npos) << printed;
 }
 
 TEST(StaleCache, ListsThatAreNotInUseMakeRoom) {

@@ -28,9 +28,9 @@ info = next(name for name in names if name.endswith(".dist-info/METADATA")).remo
 named = re.findall("^License-File: (.*)", wheel.read(info + "METADATA").decode(), re.MULTILINE)
 texts = {name.removeprefix(info + "licenses/") for name in names if name.startswith(info + "licenses/")}
 assert set(named) == texts and len(named) == len(texts), (named, texts)
-works = ["LICENSE", "NOTICES.md", "libtomlplusplus-dev.txt", "nlohmann-json3-dev.txt"]
+works = ["LICENSE", "NOTICES.md", "libtomlplusplus-dev.txt", "nlohmann-json3-dev.txt", "libjs-chart.js.txt"]
 works += ["curl.txt"]
-works += ["libjs-chart.js.txt", "libcli11-dev.txt"] if "saturate_train" in info else ["nanobind.txt", "robin_map.txt"]
+works += ["libcli11-dev.txt"] if "saturate_train" in info else ["nanobind.txt", "robin_map.txt"]
 assert texts.issuperset(works), texts
 copied = [name.split("/")[-1] for name in names if ".libs/" in name and not name.endswith("/")]
 assert len(copied) >= 5, copied
@@ -94,6 +94,10 @@ for name in ("libjpeg", "libfmt", "liblmdb", "libdeflate", "libavif", "libdav1d"
     assert paths and all("/loader/" in path for path in paths), (name, paths)
 images = [numpy.asarray(x) for x, _ in saturate.Loader("folder:avif", batch=1, size=32, crop="none", train=False)]
 assert len(images) == 2 and all(image.std() > 0.1 for image in images), images
+with saturate.watch(loader, out="loader/run") as watch:
+    assert len(list(watch)) == 5
+page = open(saturate.report("loader/run")).read()
+assert "Chart.js v3" in page and '"rss_bytes"' in page, len(page)
 PY
   PYTHONPATH=$scratch/loader expect_curl "$program" -c "import saturate; saturate.Loader('$url', batch=1, size=32)"
   rm -rf "$scratch/loader"

@@ -59,7 +59,7 @@ def environment(python, version, frameworks=()):
         shutil.rmtree(folder, ignore_errors=True)
         requires = re.search(r"^requires = (\[.*\])$", (ROOT / "python/pyproject.toml").read_text(), re.MULTILINE)
         run(python, "-m", "venv", folder)
-        run(program, *PIP, "install", *ast.literal_eval(requires[1]), "numpy", "pytest", *frameworks)
+        run(program, *PIP, "install", *ast.literal_eval(requires[1]), "numpy", "pytest", "mypy", *frameworks)
         (folder / ".complete").touch()
     return program
 

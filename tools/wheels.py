@@ -32,13 +32,13 @@ TAG = f"py3-none-{PLATFORM}"
 RUNPATH = ":".join(["$ORIGIN", *(f"$ORIGIN/../../{place}/lib" for place in ("torch", "nvidia/cu13", "nvidia/nccl"))])
 TORCH_LIBRARIES = ["libtorch*", "libc10*", "libcudart*", "libcupti*", "libnccl*", "libgomp*"]
 # Debian packages whose headers or files are compiled in.
-IN_LOADER = ["libtomlplusplus-dev", "nlohmann-json3-dev"]
+IN_LOADER = ["libtomlplusplus-dev", "nlohmann-json3-dev", "libjs-chart.js"]
 SPDX = " AND ".join(["Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "IJG", "MIT", "OLDAP-2.8", "Zlib", "curl",
                      "libpng-2.0"])  # of both wheels
 # Output of `saturate completion`, and where pip puts it in the environment.
 PAGES = {"man": "man/man1/saturate.1", "bash": "bash-completion/completions/saturate",
          "zsh": "zsh/site-functions/_saturate", "fish": "fish/vendor_completions.d/saturate.fish"}
-IN_COMMAND = [*IN_LOADER, "libcli11-dev", "libprotozero-dev", "libgloo-dev", "libjs-chart.js"]
+IN_COMMAND = [*IN_LOADER, "libcli11-dev", "libprotozero-dev", "libgloo-dev"]
 
 
 def run(*command, **variables):

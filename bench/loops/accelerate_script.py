@@ -12,7 +12,8 @@ from torchvision.transforms import v2
 
 
 def main():
-    accelerator = accelerate.Accelerator(cpu=True)
+    has_bf16 = torch.cpu._is_avx512_bf16_supported()  # other CPUs emulate it
+    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16" if has_bf16 else "no")
     augment = v2.Compose([v2.RandomResizedCrop(32), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     dataset = torchvision.datasets.ImageFolder(sys.argv[1], augment)
     loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True, num_workers=2, persistent_workers=True,

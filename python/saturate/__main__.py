@@ -1,4 +1,4 @@
-"""python -m saturate diagnose script.py [arguments of the script]"""
+"""python -m saturate diagnose script.py [arguments of the script]; tune and measure likewise; report FOLDER"""
 
 from __future__ import annotations
 
@@ -39,6 +39,12 @@ def _parser() -> argparse.ArgumentParser:
     for command in (diagnose, tune, measure):
         command.add_argument("script", help="a Python script that trains with torch")
         command.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    report = commands.add_parser("report", help="show a run, or compare several, as one HTML file")
+    report.add_argument("folders", metavar="DIR", nargs="+",
+                        help="run folders; and files (.json) that the command's ladder or sweep wrote with --json")
+    report.add_argument("--out", metavar="FILE",
+                        help="the file (DIR/report.html; report.html for several runs). Replaces a file that ends in "
+                             ".html or is an HTML page, and no other")
     return parser
 
 
@@ -123,28 +129,43 @@ def _measure(arguments: Any) -> None:
     _report(arguments.json, found, f"{found['rate']:.3g} steps/s, loss {found['loss']}")
 
 
+def _make_page(arguments: Any) -> None:
+    from .reporting import paths_of_report
+
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:  # it would run only once the page is written
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    print(f"report  {paths_of_report(arguments.folders, arguments.out)[1]}")
+
+
+def _check(arguments: Any) -> None:
+    """The arguments of a command that runs a script."""
+    if getattr(arguments, "is_module", False):
+        from .running import spec_of
+
+        arguments.spec = spec_of(arguments.script)
+        arguments.script = arguments.spec.origin
+    elif not os.path.isfile(arguments.script):
+        raise Error(f"there is no such script ({arguments.script}). Check the path")
+    if arguments.json is not None:
+        if not _is_writable(arguments.json):
+            raise Error(f"the result cannot be written there ({arguments.json}). "
+                        "Give --json a file that you may write")
+        arguments.json = os.path.abspath(arguments.json)  # the script may change the folder
+    for name in ("seconds", "steps"):
+        if getattr(arguments, name, None) is not None and not getattr(arguments, name) > 0:
+            raise Error(f"{getattr(arguments, name)} is not above 0 (--{name}). Give a number above 0")
+
+
 def main() -> int:
     arguments = _parser().parse_args()
     try:
-        if getattr(arguments, "is_module", False):
-            from .running import spec_of
-
-            arguments.spec = spec_of(arguments.script)
-            arguments.script = arguments.spec.origin
-        elif not os.path.isfile(arguments.script):
-            raise Error(f"there is no such script ({arguments.script}). Check the path")
-        if arguments.json is not None:
-            if not _is_writable(arguments.json):
-                raise Error(f"the result cannot be written there ({arguments.json}). "
-                            "Give --json a file that you may write")
-            arguments.json = os.path.abspath(arguments.json)  # the script may change the folder
-        for name in ("seconds", "steps"):
-            if getattr(arguments, name, None) is not None and not getattr(arguments, name) > 0:
-                raise Error(f"{getattr(arguments, name)} is not above 0 (--{name}). Give a number above 0")
-        {"diagnose": _diagnose, "tune": _tune, "measure": _measure}[arguments.command](arguments)
+        if arguments.command != "report":
+            _check(arguments)
+        commands = {"diagnose": _diagnose, "tune": _tune, "measure": _measure, "report": _make_page}
+        commands[arguments.command](arguments)
     except Error as failure:
         print(f"saturate: error: {failure}", file=sys.stderr)
-        return 2
+        return failure.exit_code
     except KeyboardInterrupt:
         print("saturate: interrupted", file=sys.stderr)
         return 130

@@ -4,7 +4,8 @@ from .device_time import DeviceTime
 
 __version__: str
 
-class Error(RuntimeError): ...
+class Error(RuntimeError):
+    exit_code: int  # of a command that ends with it
 
 def begin_exit() -> None:
     """Python ends soon, on this thread. Others that wait in this module do not return, or only after five seconds, if
@@ -12,6 +13,10 @@ def begin_exit() -> None:
 def launched_world() -> Tuple[int, int, str]: ...
 def without_queries(text: str) -> str:
     """Without the queries of URLs, which may sign them."""
+
+def report(inputs: List[bytes], out: bytes, writes: bool) -> Tuple[str, str]:
+    """Writes a page, if it `writes`. Returns its path, and the same for printing. `out` may be empty. See
+    saturate.report()."""
 
 # A gain is (ratio, low, high): see src/advise/gain.h.
 def paired_gain(before: List[float], after: List[float]) -> Tuple[float, float, float]: ...
@@ -108,7 +113,7 @@ class BatchIterator:
 
 class Loader:
     def __init__(self, source: str, own: Optional[Callable[[int], Any]], own_size: int, own_target: str, classes: List[str],
-                 overrides: List[str], train: bool, dtype: str, planar: bool, names: bool, rank: int, world: int,
+                 overrides: List[str], epochs: int, train: bool, dtype: str, planar: bool, names: bool, rank: int, world: int,
                  soft_labels: bool, mixes: bool, allocate: Optional[Callable[[int], Tuple[Any, int]]]) -> None: ...
     def start_epoch(self, epoch: int, first_batch: int, /) -> int: ...
     def next(self, number: int, /) -> Optional[Tuple[Any, Any, List[str], int,

@@ -1,4 +1,4 @@
-"""Batches on a device: bytes are copied from pinned memory on a separate stream, and normalised there by torch.
+"""Batches on a device: copied from pinned memory on a separate stream. Images are normalised there by torch.
 
 device="cpu" runs the same code, without streams and pinned memory.
 """
@@ -20,13 +20,12 @@ TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.b
 class Staged(NamedTuple):
     """A batch whose copy may be in progress."""
 
-    images: Any
-    target: Any
+    batch: Any  # (images, target), or fields by name
     done: Any  # the copy's event on a GPU; None on a CPU
 
 
 class DeviceFeed:
-    """Makes a device's batches from a loader's bytes [N, S, S, 3]."""
+    """Makes a device's batches from a loader's: images as bytes [N, S, S, 3], or fields of tensors by name."""
 
     depth = 2  # batches on the device: one in use, one being copied
 
@@ -39,31 +38,34 @@ class DeviceFeed:
         self._dtype, self._planar = TYPES[dtype], layout == "nchw"
         self._scale = torch.tensor([1 / (255 * s) for s in std], device=self.device, dtype=torch.float32)
         self._shift = torch.tensor([-m / s for m, s in zip(mean, std)], device=self.device, dtype=torch.float32)
-        self._copying: Deque[Tuple[Any, Any]] = collections.deque()  # (event, host memory)
+        self._copying: Deque[Tuple[Any, Any]] = collections.deque()  # (event, tensors in host memory)
 
-    def stage(self, images: Any, target: Any, mix: Optional[MixPlan]) -> Staged:
-        """Starts to copy and finish a batch. Does not wait for the device."""
+    def stage(self, data: Any, target: Any, mix: Optional[MixPlan]) -> Staged:
+        """Starts to copy a batch: fields by name, or images with their target, and finishes images. Does not wait for
+        the device."""
         while self._copying and self._copying[0][0].query():
             self._copying.popleft()
-        host = torch.from_dlpack(images)
+        is_named = isinstance(data, dict)
+        hosts = [torch.from_dlpack(each) for each in (data.values() if is_named else [data])]
         with torch.cuda.stream(self._stream) if self._is_cuda else contextlib.nullcontext():
-            pixels = self._finished(host.to(self.device, non_blocking=True), mix)
-            moved = self._moved(target)
+            moved = [host.to(self.device, non_blocking=True) for host in hosts]
+            batch = dict(zip(data, moved)) if is_named else (self._finished(moved.pop(), mix), self._moved(target))
             done = None
             if self._is_cuda:
                 done = torch.cuda.Event()
                 done.record()
-                self._copying.append((done, host))  # the memory is the loader's again when this is gone
-        return Staged(pixels, moved, done)
+                self._copying.append((done, hosts))  # the memory is the loader's again when this is gone
+        return Staged(batch, done)
 
-    def ready(self, staged: Staged) -> Tuple[Any, Any]:
+    def ready(self, staged: Staged) -> Any:
         """The batch, for use on the current stream, which waits for it."""
         if staged.done is not None:
             current = torch.cuda.current_stream(self.device)
             current.wait_event(staged.done)
-            for tensor in _tensors(staged.images, staged.target):
+            for tensor in _tensors(staged.batch):
                 tensor.record_stream(current)
-        return staged.images, staged.target
+        # A new dictionary each time: a batch_transform may change it, and then fail.
+        return dict(staged.batch) if isinstance(staged.batch, dict) else staged.batch
 
     def _finished(self, pixels: torch.Tensor, mix: Optional[MixPlan]) -> torch.Tensor:
         if self._dtype != torch.uint8:
@@ -98,6 +100,8 @@ def _tensors(*values: Any) -> List[torch.Tensor]:
             found.append(value)
         elif isinstance(value, tuple):
             found += _tensors(*value)
+        elif isinstance(value, dict):
+            found += _tensors(*value.values())
     return found
 
 

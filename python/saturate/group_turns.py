@@ -1,5 +1,5 @@
-"""Several processes under DistributedDataParallel: the cost of their all-reduces, other sizes of buckets, and a
-straggler."""
+"""Several processes under DistributedDataParallel: the cost of their all-reduces, other sizes of buckets, a straggler,
+and what they must agree on to measure other changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import itertools
 from typing import Any, Dict, Generator, Iterator, List, Optional, Sequence
 
 from ._core import Error
-from .turns import Arm, Gain, Pace, Remedy, Turns, WhatIf
+from .turns import Arm, Change, Gain, Pace, Remedy, Steps, Turns, WhatIf
 
 STEPS, MOST_STEPS = 3, 50       # of a turn
 ROUNDS, MOST_ROUNDS = 3, 12
@@ -91,11 +91,14 @@ def sizes_to_try(torch: Any, modules: Sequence[Any]) -> List[int]:
 
 class GroupTurns:
     """Interleaves the loop and its steps without all-reduce. Every process makes as many steps: rank 0 says how many.
-    Without all-reduce nobody waits, so that a step takes a process's own time."""
+    Without all-reduce nobody waits, so that a step takes a process's own time. `looking`: the change in turns of the
+    loop as it is."""
 
-    def __init__(self, torch: Any, turns: Turns, groups: Sequence[Any], arm: Arm) -> None:
+    def __init__(self, torch: Any, turns: Turns, groups: Sequence[Any], arm: Arm,
+                 looking: Change = contextlib.nullcontext) -> None:
         check_group(torch, groups)
-        self._torch = torch
+        self._torch, self._looking = torch, looking
+        self.steps = STEPS  # of a turn
         self._group, self._turns, self._modules, self._arm = torch.distributed, turns, groups, arm
         device = next(groups[0].parameters()).device
         # Collectives of objects use the current GPU, which a script need not have set.
@@ -123,70 +126,99 @@ class GroupTurns:
             raise Error("the other processes are not diagnosed. Call saturate.diagnose in all of them, or start "
                         "all with torchrun --nproc-per-node N -m saturate diagnose SCRIPT") from None
 
-    def _agreed(self, value: int) -> int:
+    def agreed(self, value: int) -> int:
+        """That of rank 0."""
         values = [value]
         with self._on_device():
             self._group.broadcast_object_list(values, 0)
         return int(values[0])
 
-    def _gathered(self, value: Any) -> List[Any]:
+    def gathered(self, value: Any) -> List[Any]:
         """By rank."""
         values: List[Any] = [None] * self._group.get_world_size()
         with self._on_device():
             self._group.all_gather_object(values, value)
         return values
 
+    def agreed_pace(self, pace: Pace, is_of_slowest: bool = False) -> Pace:
+        """The fastest rank's steps/s, as samples/s too: the others have waited for one that was interrupted, or whose
+        saves do not count."""
+        paces = self.gathered(pace)
+        rates = sorted(each.steps_per_s for each in paces)
+        rate = rates[0 if is_of_slowest else -1]
+        return Pace(rate, rate, min(each.made for each in paces))
+
+    def agreed_what_ifs(self, own: Sequence[WhatIf]) -> List[WhatIf]:
+        """Those of any rank, in the same order on all. A rank that has none of its own goes on as it is; all skip what
+        one of them skips."""
+        by_name = {each.name: each for each in own}
+        by_rank = self.gathered([dataclasses.replace(each, change=contextlib.nullcontext) for each in own])
+        offered: Dict[str, List[WhatIf]] = {}
+        for each in itertools.chain.from_iterable(by_rank):
+            offered.setdefault(each.name, []).append(each)
+        found = []
+        for name, alike in offered.items():
+            what_if = by_name.get(name, alike[0])
+            what_if.remedy = alike[0].remedy
+            what_if.skipped = next((each.skipped for each in alike if each.skipped), "")
+            found.append(what_if)
+        return found
+
+    def turn(self, arm: Arm, change: Change) -> Steps:
+        """All ranks begin it together."""
+        with self._on_device():
+            self._group.barrier()
+        return (yield from self._turns.fixed(arm, change, self.steps))
+
     def _rounds(self, seconds: float, round_s: float) -> int:
-        return self._agreed(int(min(MOST_ROUNDS, max(ROUNDS, seconds / round_s))))
+        return self.agreed(int(min(MOST_ROUNDS, max(ROUNDS, seconds / round_s))))
 
     def run(self, seconds: float, tries_sizes: bool) -> Generator[Any, None, None]:
         """`tries_sizes`: also other sizes of buckets, if all-reduces cost time; they get half of the seconds."""
         self._meet()
         pilot = yield from self._turns.fixed(self._arm, contextlib.nullcontext, STEPS)
         step_s = 1 / pilot.steps_per_s
-        steps = self._agreed(int(min(MOST_STEPS, max(STEPS, TURN_S / step_s))))
+        self.steps = self.agreed(int(min(MOST_STEPS, max(STEPS, TURN_S / step_s))))
         sizes = sizes_to_try(self._torch, self._modules) if tries_sizes else []
         seconds = seconds / 2 if sizes else seconds
-        rounds = self._rounds(seconds, 2 * steps * step_s)
+        rounds = self._rounds(seconds, 2 * self.steps * step_s)
         own, paces = [], []
         for number in range(rounds):
             found: Dict[bool, Pace] = {}
             for is_changed in ((False, True) if number % 2 == 0 else (True, False)):
-                change = self.without_sums if is_changed else contextlib.nullcontext
-                with self._on_device():
-                    self._group.barrier()
-                found[is_changed] = yield from self._turns.fixed(self._arm, change, steps)
+                change = self.without_sums if is_changed else self._looking
+                found[is_changed] = yield from self.turn(self._arm, change)
             paces.append(found[False])
             own.append(1 / found[True].steps_per_s)
         self.pace = sorted(paces, key=lambda pace: pace.steps_per_s)[len(paces) // 2]
         if sizes:
             sizes = sizes_to_try(self._torch, self._modules)  # there may be less memory now
-        gathered = self._gathered(([1 / pace.steps_per_s for pace in paces], own, sizes))
+        gathered = self.gathered(([1 / pace.steps_per_s for pace in paces], own, sizes))
         # The least: others have waited for a rank that was interrupted, as by an evaluation.
         whole = [min(each) for each in zip(*(whole for whole, _, _ in gathered))]
         self.results = group_what_ifs(whole, [own for _, own, _ in gathered])
         sums = self.results[0]  # all ranks decide alike
         if sizes and all(each == sizes for _, _, each in gathered) and (sums.is_worth() or sums.may_be_worth()):
-            round_s = (1 + len(sizes)) * (SETTLING + 1 + steps) * step_s
+            round_s = (1 + len(sizes)) * (SETTLING + 1 + self.steps) * step_s
             rounds = self._rounds(seconds, round_s)
-            if self._agreed(int(ROUNDS * round_s < 2 * seconds)):
-                yield from self._try_sizes([0, *sizes], steps, rounds)
+            if self.agreed(ROUNDS * round_s < 2 * seconds):
+                yield from self._try_sizes([0, *sizes], rounds)
 
-    def _try_sizes(self, sizes: Sequence[int], steps: int, rounds: int) -> Generator[Any, None, None]:
+    def _try_sizes(self, sizes: Sequence[int], rounds: int) -> Generator[Any, None, None]:
         seconds: Dict[int, List[float]] = {size: [] for size in sizes}
         for number in range(rounds):
             for size in sizes if number % 2 == 0 else sizes[::-1]:
                 with self._on_device():
                     self._group.barrier()
-                pace = yield from self._with_size(size, steps)
+                pace = yield from self._with_size(size)
                 if pace is None:
                     return
                 seconds[size].append(1 / pace.steps_per_s)
-        by_rank = self._gathered(seconds)
+        by_rank = self.gathered(seconds)
         sized = {size: [min(each) for each in zip(*(found[size] for found in by_rank))] for size in sizes}
         self.results[0] = with_sizes(self.results[0], sized)
 
-    def _with_size(self, size: int, steps: int) -> Generator[Any, None, Optional[Pace]]:
+    def _with_size(self, size: int) -> Generator[Any, None, Optional[Pace]]:
         """A turn with buckets of `size` bytes (0: as they are). None if the loop all-reduces too seldom for the second
         reducer to make its buckets."""
         # If the latest forward had no backward, the module's reducer still waits for one: this step ends that.
@@ -197,7 +229,7 @@ class GroupTurns:
             # A reducer's first step has one bucket; the step after it makes the others.
             for number in range(MOST_SETTLING):
                 if number >= SETTLING - 1 and (not size or all(each._has_rebuilt_buckets for each in self._modules)):
-                    return (yield from self._turns.fixed(self._arm, contextlib.nullcontext, steps))
+                    return (yield from self._turns.fixed(self._arm, contextlib.nullcontext, self.steps))
                 yield from self._turns.fixed(self._arm, contextlib.nullcontext, 0)
         return None
 

@@ -17,7 +17,7 @@ from .sources import OwnSource, classes_of, open_source, text_of_source
 from .world import group_world, resolved_world
 
 # Arguments that a source of tensors does not take.
-_OF_IMAGES = ("size", "crop", "padding", "flip", "mixup", "cutmix", "mean", "std", "decode", "device")
+_OF_IMAGES = ("size", "crop", "padding", "flip", "mixup", "cutmix", "mean", "std", "decode")
 
 # Threads of a loader may need Python, which must not end before them.
 _open: weakref.WeakSet[Loader] = weakref.WeakSet()
@@ -85,8 +85,8 @@ class Loader:
         layout: "nchw" or "nhwc"; for uint8 with to="tensorflow" only "nhwc".
         to: "numpy" (the default), "torch" (the default with `device`), "jax", "tensorflow", "dlpack" (which every
             framework can import), or a function of such an array. No pixel is copied.
-        device: a device of torch, such as "cuda". Bytes are then copied there from pinned memory, on a separate
-            stream, and normalised there, one batch ahead.
+        device: a device of torch, such as "cuda". Batches are then copied there from pinned memory, on a separate
+            stream, one batch ahead; images as bytes, which are normalised there.
         names: whether batches are (images, labels, names).
         batch_transform: a function of each whole batch; its result is returned instead.
         drop_last: whether to skip an incomplete last batch (in training).
@@ -118,6 +118,8 @@ class Loader:
 
     How
         threads: threads that decode; by default one for each core. num_workers is DataLoader's name for it.
+        epochs: how many the run has. At the end of each but the last, the first samples of the next are fetched from a
+            URL. By default none are, since this may be the last.
         prefetch: batches in flight. shuffle: "full" or True, "block", "none" or False.
         decode: "exact" or "fast". cache: "none", "ram", "ram:decoded". on_error: "fail" or "skip".
         seed: of the order and of all random choices.
@@ -144,8 +146,8 @@ class Loader:
                  shuffle: Union[bool, str, None] = None, drop_last: Optional[bool] = None,
                  rank: Optional[int] = None, world: Optional[int] = None, uneven: str = "pad",
                  threads: Optional[int] = None, num_workers: Optional[int] = None, processes: int = 0,
-                 prefetch: Optional[int] = None, decode: Optional[str] = None, cache: Optional[str] = None,
-                 on_error: Optional[str] = None, classes: Optional[Sequence[str]] = None, target: str = "label",
+                 epochs: Optional[int] = None, prefetch: Optional[int] = None, decode: Optional[str] = None,
+                 cache: Optional[str] = None, on_error: Optional[str] = None, classes: Optional[Sequence[str]] = None, target: str = "label",
                  seed: Optional[int] = None, options: Optional[Dict[str, Any]] = None) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         train, soft_labels, dtype = flag("train", train), flag("soft_labels", soft_labels), type_name(dtype)
@@ -212,15 +214,15 @@ class Loader:
         own = None if text is not None else open_source(source, processes, target)
         try:
             core = _Core(source=text or "the dataset", own=own.read if own else None, own_size=own.size if own else 0,
-                         own_target=target, classes=names, overrides=overrides, train=train, dtype=form[0],
+                         own_target=target, classes=names, overrides=overrides,
+                         epochs=_position("epochs", self._arguments["epochs"] or 0), train=train, dtype=form[0],
                          planar=form[1] == "nchw", names=self._names, rank=self._rank, world=self._world,
                          soft_labels=soft_labels, mixes=device is None or dtype == "uint8", allocate=allocate)
             of_volumes = ("size", "crop", "padding", "flip") if core.has_volumes else ()
             given = [name for name in _OF_IMAGES if self._arguments[name] is not None and name not in of_volumes]
             if core.fields and given:
                 raise Error(f"{given[0]} is for images, and the source has tensors ({without_queries(text or '')}): "
-                            f"leave {given[0]} out"
-                            + (", and move the tensors with .to()" if given[0] == "device" else ""))
+                            f"leave {given[0]} out")
             feed = None if device is None else devices.DeviceFeed(device, dtype, layout, core.mean, core.std)
         except BaseException:
             if own:

@@ -1,8 +1,9 @@
-"""A run folder that `saturate report` reads (metrics.jsonl and host.json), and TensorBoard's events."""
+"""A run folder that saturate.report() reads (metrics.jsonl and host.json), and TensorBoard's events."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import json
 import math
@@ -62,6 +63,8 @@ class RunFolder:
             except FileExistsError:
                 self.path = f"{os.path.abspath(asked)}-{number}"
         try:
+            with contextlib.suppress(OSError):  # the file system has no locks
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # for a report: the run goes on
             with open(os.path.join(self.path, "host.json"), "w", encoding="utf-8") as file:
                 json.dump(host(), file, indent=2)
             if self.path != asked:

@@ -71,8 +71,8 @@ def _keep_numbers(value: Any, torch: Any) -> Optional[Restore]:
     """Keeps an array, or a generator of random numbers; None: it is something else."""
     numpy = sys.modules.get("numpy")
     if numpy and isinstance(value, numpy.ndarray) and value.flags.writeable:
-        array = value.copy()
-        return lambda: numpy.copyto(value, array)
+        array, copy_to = value.copy(), numpy.copyto
+        return lambda: copy_to(value, array)
     if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
         before = value.getstate()
         return lambda: value.setstate(before)

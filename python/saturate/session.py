@@ -15,7 +15,7 @@ from .observing import STEPS, Observation
 from .patches import endless_schedules
 from .restoring import Kept
 from .step_what_ifs import called_often, step_what_ifs
-from .turns import Arm, Gain, Pace, Turns, WhatIf, held
+from .turns import Arm, Change, Gain, Pace, Steps, Turns, WhatIf, held, not_tried
 
 SHORTEST_S, LONGEST_S = 60, 300  # unless the seconds are given
 FIRST_ROUNDS, MOST_ROUNDS = 3, 12
@@ -34,8 +34,13 @@ LAST = ("saturate-loader", "batch-size", "compile")
 SEEN = ("item-in-loop", "print-in-loop", "logging", "checkpoint-saves", "anomaly-mode", "profiler-on", "set-to-none",
         "threads")
 
+OF_GROUP = ("ddp-buckets", "straggler")
+# Not with several processes: one that fails leaves the others waiting, and buckets have the strides of gradients.
+ALONE = ("channels-last", "compile")
+WHY_ALONE = "not tried with several processes"
+
 NAMES = ("data-loading", *OF_DATALOADER, *SEEN, "tf32", "cudnn-benchmark", *OF_OPTIMIZERS, "channels-last",
-         "autocast-bf16", "autocast-fp16", "compile", "ddp-buckets", "straggler")
+         "autocast-bf16", "autocast-fp16", "compile", *OF_GROUP)
 
 NoPace = Generator[Any, None, None]
 Measured = Generator[Any, None, List[WhatIf]]
@@ -66,7 +71,8 @@ class Session:
         self._own = Arm(own_batches(loader), is_made_here=is_copied(loader))
         self._turn_s = min(MOST_TURN_S, max(LEAST_TURN_S, self.seconds * TURN_SHARE))
         self.results: List[WhatIf] = []
-        self._of_loader: Optional[List[WhatIf]] = None  # changes of the loader, which take long to find
+        self._group: Optional[GroupTurns] = None  # of several processes, which make the same steps
+        self._found: Optional[List[WhatIf]] = None  # once: changes of the loader, which take long to find, or a group's
         self.current: Optional[WhatIf] = None  # whose change runs, or has left its traces; also after a failure
         self.pace: Optional[Pace] = None      # of the loop as it is
         self.held_gain = self.loading_gain = Gain(1.0, 0.0, float("inf"))
@@ -100,10 +106,7 @@ class Session:
                     while self.seen.steps < STEPS:
                         yield self.seen.watched(self._own.next())
                         self.seen.steps += 1
-            if world_of(self.torch) > 1:
-                yield from self._group()
-                return
-            yield from self._limits()
+            yield from self._of_group() if world_of(self.torch) > 1 else self._limits()
             self.results = self._wanted()
             self._extend()
             self.results = self._wanted()  # with more time `compile` is tried too
@@ -119,14 +122,40 @@ class Session:
             finally:
                 self._kept.restore()
 
-    def _group(self) -> NoPace:
-        """Processes that train together make the same steps: only what is between them is measured."""
-        measured = GroupTurns(self.torch, self.turns, self.seen.groups, self._own)
+    def _of_group(self) -> NoPace:
+        """First what is between processes that train together. If seconds are given, the other half is for the rest."""
+        self._group = group = GroupTurns(self.torch, self.turns, self.seen.groups, self._own, self.seen.looking)
+        if self.torch.distributed.get_rank() > 0:
+            self._report = lambda _: None
+        has_more = any(self.is_wanted(name) for name in NAMES if name not in OF_GROUP)
         try:
-            yield from measured.run(self.seconds, self.is_wanted("ddp-buckets"))
+            yield from group.run(self.seconds / 2 if has_more and self._is_given else self.seconds,
+                                 self.is_wanted("ddp-buckets"))
         finally:
-            self.pace = measured.pace
-            self.results = [each for each in measured.results if self.is_wanted(each.name)]
+            self.pace = group.pace
+            self.results = [each for each in group.results if self.is_wanted(each.name)]
+        self._kept.restore()
+        for each in self.results:
+            each.before, each.after = [], []  # it is not measured again
+        self._found = [*self.results, *(not_tried(name, WHY_ALONE) for name in OF_DATALOADER)]
+        if self._agreed(has_more and (self._left() > 0 or not self._is_given)):
+            yield from self._limits()
+
+    def _agreed(self, value: bool) -> bool:
+        return value if self._group is None else bool(self._group.agreed(value))
+
+    def _turn(self, arm: Arm, change: Change) -> Steps:
+        if self._group is None:
+            return (yield from self.turns.steps(arm, change, self._turn_s))
+        return self._group.agreed_pace((yield from self._group.turn(arm, change)))
+
+    def _loading(self) -> Pace:
+        """The loader alone; in a group that of the slowest rank."""
+        if self._group is None:
+            return self.turns.loading(self._own, self._turn_s)
+        # As many batches on all ranks: an iteration may communicate.
+        pace = self.turns.loading(self._own, float("inf"), self._group.steps)
+        return self._group.agreed_pace(pace, is_of_slowest=True)
 
     def _unmeasured(self) -> List[WhatIf]:
         return [each for each in self.results if not each.skipped and each.gain is None]
@@ -156,12 +185,12 @@ class Session:
         whole, without_input, alone = [], [], []
         took_s = 0.0
         for number in range(2 * FIRST_ROUNDS):
-            alone.append(self.turns.loading(self._own, self._turn_s))
+            alone.append(self._loading())
             begin = self._clock()
-            whole.append((yield from self.turns.steps(self._own, self.seen.looking, self._turn_s)))
+            whole.append((yield from self._turn(self._own, self.seen.looking)))
             took_s += self._clock() - begin
-            without_input.append((yield from self.turns.steps(fixed, self.seen.looking, self._turn_s)))
-            if number + 1 >= FIRST_ROUNDS and self._left() < 0.85 * self.seconds:
+            without_input.append((yield from self._turn(fixed, self.seen.looking)))
+            if number + 1 >= FIRST_ROUNDS and self._agreed(self._left() < 0.85 * self.seconds):
                 break
         self._each_s = 2 * FIRST_ROUNDS * took_s / len(whole)
         self.pace = sorted(whole)[len(whole) // 2]
@@ -174,32 +203,35 @@ class Session:
         return (self._only is None or name in self._only) and name not in self._skip
 
     def _wanted(self) -> List[WhatIf]:
-        if self._of_loader is None:
-            self._of_loader = loader_what_ifs(self.loader, self.has_gpu, self.seen.is_blocking, self.is_wanted)
-        found = [*self._of_loader, *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
+        if self._found is None:
+            self._found = loader_what_ifs(self.loader, self.has_gpu, self.seen.is_blocking, self.is_wanted)
+        found = [*self._found, *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
         found = [each for each in found if self.is_wanted(each.name)]
         found.sort(key=lambda each: (each.name in LAST, each.name not in SEEN))  # what was seen in the loop first
-        self._skip_needless(found)
-        return found
+        return self._without_needless(found)
 
     def _seen_later(self) -> List[WhatIf]:
         """Adds what the loop does only after its first steps."""
         known = [each.name for each in self.results]
         found = [each for each in called_often(self.seen) if self.is_wanted(each.name) and each.name not in known]
-        self._skip_needless(found)
+        found = self._without_needless(found)
         self.results += found
         return [each for each in found if not each.skipped]
 
-    def _skip_needless(self, found: List[WhatIf]) -> None:
+    def _without_needless(self, found: List[WhatIf]) -> List[WhatIf]:
+        """These, of which some are skipped; in a group also those that other ranks have found."""
         for each in found:
             assert each.name in NAMES
+            if self._group is not None and each.name in ALONE:
+                each.skipped = WHY_ALONE
             limit = self.held_gain if each.is_input else self.loading_gain
-            if not each.skipped and not each.has_own_limit and limit.high < NEEDED:
+            if not each.skipped and not each.gain and not each.has_own_limit and limit.high < NEEDED:
                 each.skipped = ("the step is the limit, not its input" if each.is_input
                                 else "the input is the limit, not the step")
             share = self._optimizer_share()
             if not each.skipped and each.name in OF_OPTIMIZERS and not self.has_gpu and 1 - share > 1 / NEEDED:
                 each.skipped = f"optimizers take only {100 * share:.1f} % of a step"
+        return found if self._group is None else self._group.agreed_what_ifs(found)
 
     def _optimizer_share(self) -> float:
         """The most that it can be of a step; 1: not known."""
@@ -214,7 +246,7 @@ class Session:
         for number, each in enumerate(open_):
             self._extend()
             left = self._left() - (1 - share) * self.seconds
-            if left <= self._each_s / 2:
+            if self._agreed(left <= self._each_s / 2):
                 return open_[:number]
             begin = self._clock()
             self._report(f"measuring {each.name}, {self._left():.0f} s left")
@@ -230,7 +262,7 @@ class Session:
         open_.sort(key=lambda each: -(each.gain or Gain(0, 0, 0)).ratio)
         for number, each in enumerate(open_):
             left = self._left()
-            if left <= 0:
+            if self._agreed(left <= 0):
                 return
             self._report(f"measuring {each.name} again, {left:.0f} s left")
             first = each.before, each.after
@@ -240,8 +272,24 @@ class Session:
                 each.before, each.after = first
                 each.conclude()
 
+    def _why_not(self, what_if: WhatIf) -> str:
+        """Why a rank of a group cannot make the change, so that all skip it."""
+        if self._group is None:
+            return ""
+        why = ""
+        try:
+            with what_if.change():
+                pass
+        except Exception as failure:
+            why = first_line(failure)
+        return next((f"it failed on rank {rank}: {each}" for rank, each in enumerate(self._group.gathered(why))
+                     if each), "")
+
     def _rounds(self, what_if: WhatIf, rounds: int, seconds: float) -> NoPace:
         """Interleaves the loop and the loop with the change, in alternating order."""
+        if why := self._why_not(what_if):
+            what_if.fail(why)
+            return
         begin, made = self._clock(), [0.0, 0.0]
         other = self._own
         if what_if.batches is not None:  # unless they are for the input, they are loaded like the loop's own
@@ -254,12 +302,12 @@ class Session:
                     change = what_if.change if is_changed else self.seen.looking
                     if is_changed or what_if.is_input:  # a change of the step leaves traces in turns without it
                         self.current = what_if if is_changed else None
-                    paces[is_changed] = yield from self.turns.steps(arm, change, self._turn_s)
+                    paces[is_changed] = yield from self._turn(arm, change)
                 what_if.add(paces[False], paces[True])
                 what_if.conclude()
                 made = [made[0] + paces[False].made, made[1] + paces[True].made]
                 spent = self._clock() - begin
-                if spent * (number + 2) / (number + 1) > seconds and number + 1 >= FIRST_ROUNDS:
+                if number + 1 >= FIRST_ROUNDS and self._agreed(spent * (number + 2) / (number + 1) > seconds):
                     break
                 if number + 1 >= FIRST_ROUNDS and what_if.gain and what_if.gain.high < HOPELESS:
                     break
@@ -268,6 +316,9 @@ class Session:
         except Exception as failure:  # of the step, or of opening the batches
             if self.current is None:
                 raise
+            if self._group is not None:  # others may be in the middle of a step, where they agree on nothing
+                raise Error(f"the step failed with {what_if.name}: {first_line(failure)} (saturate.diagnose). "
+                            f"Leave it out: skip=[{what_if.name!r}]") from failure
             what_if.fail(f"it failed: {first_line(failure)}")
         finally:
             if other is not self._own:
@@ -279,7 +330,7 @@ class Session:
         """The beginning of an epoch, with workers that start and with workers that stay."""
         loader, name = self.loader, "persistent-workers"
         has_workers = is_copied(loader) and bool(getattr(loader, "num_workers", 0)) and not loader.persistent_workers
-        if not has_workers or self.pace is None or not self.is_wanted(name):
+        if self._group is not None or not has_workers or self.pace is None or not self.is_wanted(name):
             return
         steps = length_of(loader)
         if steps is None:

@@ -186,10 +186,13 @@ class Turns:
     def fixed(self, arm: Arm, change: Change, steps: int) -> Steps:
         """A turn of one step to settle and as many others, neither more nor fewer, since other processes make as many.
         The time of interrupted ones does not count, unless all are."""
-        with change():
-            yield arm.next()
+        with change() as begin_step:
+            batch = arm.next()
+            if begin_step:
+                begin_step()
+            yield batch
             begin, left = self.clock(), iter(range(steps))
-            pace = yield from self._measured(arm, None, lambda *_: next(left, None) is not None)
+            pace = yield from self._measured(arm, begin_step, lambda *_: next(left, None) is not None)
             return pace if pace.steps_per_s else pace._replace(steps_per_s=steps / max(self.clock() - begin, 1e-9))
 
     def _measured(self, arm: Arm, begin_step: Optional[Callable[[], None]],
@@ -237,15 +240,15 @@ class Turns:
                 elif arm.loaded * (self.clock() - since) > FAST * number * (size_of(batch) or 1):
                     return
 
-    def loading(self, arm: Arm, seconds: float) -> Pace:
+    def loading(self, arm: Arm, seconds: float, most: int = MOST_LOADED) -> Pace:
         """The loader without steps."""
         begin = self.clock()
-        for _ in range(arm.ahead + 1):  # what was loaded before takes hardly any time
+        for _ in range(min(arm.ahead, most) + 1):  # what was loaded before takes hardly any time
             arm.next()
             if self.clock() - begin > seconds:
                 break
         begin, samples, steps = self.clock(), 0, 0
-        while steps < LEAST_STEPS or (self.clock() - begin < seconds and steps < MOST_LOADED):
+        while steps < LEAST_STEPS or (self.clock() - begin < seconds and steps < most):
             samples, steps = samples + (size_of(arm.next()) or 1), steps + 1
         elapsed = max(self.clock() - begin, 1e-9)
         arm.loaded = samples / elapsed

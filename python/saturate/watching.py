@@ -62,7 +62,7 @@ class Watch(StepCounter):
     loader: what to iterate over; may be left out. Its attributes that a Watch lacks, such as `dataset` and `sampler`,
         are the Watch's too. Its batches are the samples that are counted; without it those of all loaders are, except
         under torch.no_grad().
-    out: a folder for metrics.jsonl and host.json, which `saturate report FOLDER` makes a page of. If it holds a run,
+    out: a folder for metrics.jsonl and host.json, which saturate.report(FOLDER) makes a page of. If it holds a run,
         FOLDER-2 (or -3 ...) is taken, with a warning. A record is written once a second, after an hour every ten
         seconds. Nothing is written on other ranks than 0, nor in a script that saturate measures (diagnose, tune). By
         default nothing is written.

@@ -1,5 +1,8 @@
 """Fixtures of several test files."""
 
+import os
+import pathlib
+import shutil
 import signal
 
 import pytest
@@ -15,6 +18,12 @@ def alarm():
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def saturate_command():
+    found = os.environ.get("SATURATE_COMMAND") or pathlib.Path(__file__).resolve().parents[2] / "build/saturate"
+    return str(found) if shutil.which(str(found)) else pytest.skip("there is no command: set SATURATE_COMMAND")
 
 
 @pytest.fixture

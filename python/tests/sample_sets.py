@@ -37,6 +37,33 @@ class Noisy(Numbered):
         return np.random.default_rng(label).integers(0, 256, (self.side, self.side, 3), np.uint8), label
 
 
+FIELD_KINDS = ("npy", "npz", "lengths", "csv", "tokens", "volume")
+
+
+def field_arguments(kind, folder):
+    """Arguments of a Loader of 37 samples of tensors, which it returns in batches of 8."""
+    random = np.random.default_rng(5)
+    x, y = random.normal(size=(37, 5)).astype(np.float32), np.arange(37)
+    volumes = random.integers(0, 100, (37, 5, 6, 7)).astype(np.uint8)
+    if kind == "npy":
+        np.save(folder / "x.npy", x)
+    elif kind == "npz":
+        np.savez(folder / "a.npz", x=x, half=x.astype(np.float16), positive=x > 0, bytes=volumes, y=y)
+    elif kind == "lengths":
+        np.savez(folder / "a.npz", x=random.integers(1, 9, (37, 30)), n=random.integers(1, 30, 37), y=y)
+    elif kind == "csv":
+        (folder / "t.csv").write_text("\n".join(["a,b,price", *(f"{a!r},{b!r},{a - b!r}" for a, b, *_ in x.tolist())]))
+    elif kind == "tokens":
+        np.arange(37 * 8 + 1, dtype=np.uint16).tofile(folder / "t.bin")
+    else:
+        np.savez(folder / "a.npz", x=volumes, y=volumes.astype(np.int32))
+    rest = {"npy": "x.npy", "npz": "a.npz", "lengths": "a.npz,lengths=n", "csv": "t.csv", "tokens": "t.bin,context=8",
+            "volume": "a.npz,volume=x"}[kind]
+    scheme = kind if kind in ("npy", "csv", "tokens") else "npz"
+    cropped = {"crop": "random", "size": 4, "flip": 0.5} if kind == "volume" else {}
+    return {"source": f"{scheme}:{folder}/{rest}", "batch": 8, "threads": 2, "seed": 3, "to": "torch", **cropped}
+
+
 def resumed_labels(first, second):
     """Labels of an epoch of `first`; and those of its next iteration up to the fifth batch, continued by `second`."""
     whole = [labels.tolist() for _, labels in first]

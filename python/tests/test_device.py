@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import saturate
-from sample_sets import Numbered, resumed_labels
+from sample_sets import FIELD_KINDS, Numbered, field_arguments, resumed_labels
 
 torch = pytest.importorskip("torch")
 SYNTH = "synth:size=24,count=60"
@@ -61,6 +61,48 @@ def test_kept_batches_are_not_written_again():
     kept = [(images, images.clone()) for images, _ in loader]
     list(loader)
     assert all(a.equal(b) for a, b in kept)
+
+
+@pytest.mark.parametrize("kind", FIELD_KINDS)
+def test_fields_are_those_without_it(kind, tmp_path):
+    arguments = {**field_arguments(kind, tmp_path), "names": True}
+    sizes = []
+    for (a, names), (b, expected) in zip(*(saturate.Loader(**arguments, device=device) for device in ("cpu", None))):
+        assert list(a) == list(b) and names == expected
+        for name, values in b.items():
+            assert type(a[name]) is torch.Tensor and a[name].dtype == values.dtype and a[name].equal(values), name
+            assert a[name].is_contiguous(), name
+        sizes.append(len(next(iter(a.values()))))
+    assert sizes == [8, 8, 8, 8, 5]
+
+
+def test_kept_fields_are_not_written_again(tmp_path):
+    loader = saturate.Loader(**field_arguments("npz", tmp_path), device="cpu")
+    kept = [(values, values.clone()) for batch in loader for values in batch.values()]
+    for _ in range(3):
+        list(loader)
+    assert len(kept) == 25 and all(a.equal(b) for a, b in kept)
+
+
+def test_fields_ahead_do_not_count_as_returned(tmp_path):
+    arguments = {**field_arguments("npz", tmp_path), "batch": 4, "batch_transform": lambda batch: (batch, batch["y"])}
+    whole, resumed = resumed_labels(saturate.Loader(**arguments, device="cpu"), saturate.Loader(**arguments))
+    assert resumed == whole and sorted(sum(whole, [])) == list(range(37))
+
+
+def test_fields_come_again_whole_after_a_transform_that_failed(tmp_path):
+    seen = []
+
+    def transform(batch):
+        seen.append(batch.pop("y").tolist())
+        if len(seen) == 1:
+            raise ValueError("not yet")
+        return batch
+
+    iteration = iter(saturate.Loader(**field_arguments("npz", tmp_path), device="cpu", batch_transform=transform))
+    with pytest.raises(ValueError, match="not yet"):
+        next(iteration)
+    assert list(next(iteration)) == ["x", "half", "positive", "bytes"] and seen[0] == seen[1]
 
 
 def test_an_error_comes_after_the_batches_before_it():

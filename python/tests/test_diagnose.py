@@ -273,10 +273,13 @@ def test_everything_is_as_before_to_the_bit(steps_before):
         numpy.random.seed(3)
         loop = Loop(load=0.001, generator=torch.Generator().manual_seed(4))
         scheduler = torch.optim.lr_scheduler.StepLR(loop.optimizer, 2)
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(torch.zeros(()))  # its tensors are made now
         weights = [id(each) for each in loop.model.parameters()]
 
         def extra(loop):
             scheduler.step()
+            scaler.update(scaler.get_scale() + 1)
             random.random()
             numpy.random.rand()
 
@@ -295,7 +298,7 @@ def test_everything_is_as_before_to_the_bit(steps_before):
             assert [id(each) for each in loop.model.parameters()] == weights
         for batch in batches:
             loop.step(batch)
-        return state_of(loop, scheduler), random.random(), numpy.random.rand()
+        return state_of(loop, scheduler), scaler.state_dict(), random.random(), numpy.random.rand()
 
     assert same(trained(True), trained(False))
 

@@ -1,5 +1,6 @@
 """saturate.diagnose() of several processes: two real ones, whose steps must stay in line, and known times."""
 
+import json
 import subprocess
 import sys
 import types
@@ -11,7 +12,8 @@ from saturate.diagnosing import _order
 
 torch = pytest.importorskip("torch")
 
-from saturate.group_turns import MIB, group_what_ifs, with_sizes  # noqa: E402
+from saturate.group_turns import MIB, GroupTurns, group_what_ifs, with_sizes  # noqa: E402
+from saturate.turns import Pace, Remedy, WhatIf, not_tried  # noqa: E402
 
 
 def test_a_straggler_and_all_reduces_by_known_times():
@@ -35,6 +37,18 @@ def test_the_size_of_buckets_that_pays_by_known_times(larger, smaller, text, lin
     found = with_sizes(sums, {0: [0.5] * 3, 100 * MIB: [larger] * 3, 25 * MIB // 4: [smaller] * 3})
     assert text in found.remedy.text and found.is_inferred == (found is sums)
     assert len(found.remedy.lines) == len(lines) and all(map(str.__contains__, found.remedy.lines, lines))
+
+
+def test_processes_agree_on_changes_and_rates():
+    own = [not_tried("compile", "too short"), WhatIf("tf32", Remedy("ours"), change=lambda: None)]
+    theirs = [WhatIf("logging", Remedy("theirs")), not_tried("tf32", "no GPU")]
+    found = GroupTurns.agreed_what_ifs(types.SimpleNamespace(gathered=lambda mine: [mine, theirs]), own)
+    assert [(each.name, each.remedy.text, each.skipped) for each in found] == [
+        ("compile", "", "too short"), ("tf32", "ours", "no GPU"), ("logging", "theirs", "")]
+    assert found[1] is own[1]
+    other = types.SimpleNamespace(gathered=lambda mine: [mine, Pace(3.0, 5.0, 0.5)])
+    assert GroupTurns.agreed_pace(other, Pace(8.0, 4.0)) == Pace(5.0, 5.0, 0.5)
+    assert GroupTurns.agreed_pace(other, Pace(8.0, 4.0), is_of_slowest=True) == Pace(4.0, 4.0, 0.5)
 
 
 PROGRAM = """
@@ -135,6 +149,45 @@ print(scripts.diagnose_script(sys.argv[1], sys.argv[2:]).refused)
 """
 
 
+PLANTED = """
+import contextlib, copy, datetime, io, json, sys, time, torch, saturate
+import torch.distributed as dist
+from saturate import group_turns, step_what_ifs
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[1]), world_size=2,
+                        timeout=datetime.timedelta(seconds=60))
+group_turns.TURN_S = 0.1
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.AdamW(model.parameters())
+values = torch.rand(300_000)
+
+class Slow:
+    def __reduce__(self):
+        time.sleep(0.02)
+        return str, ("",)
+
+def step(batch):
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+    FAULT
+
+@contextlib.contextmanager
+def refused():
+    raise OSError("refused")
+    yield
+
+if "IS_REFUSED" == "True" and dist.get_rank() == 1:
+    step_what_ifs.without_calls = lambda *_: refused
+loader = torch.utils.data.DataLoader(torch.randn(64, 4), batch_size=2)
+for batch in loader:
+    step(batch)
+before = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+found = saturate.diagnose(step, loader, seconds=8, only=["CAUSE"])
+torch.testing.assert_close([model.state_dict(), optimizer.state_dict()], before, rtol=0, atol=0)
+print(json.dumps([found.rate, found.held_rate, found.loader_rate, found.to_dict()["causes"], found.skipped]))
+"""
+
+
 # Ends the process without torch's own exit, which on a busy machine may abort, even without saturate.
 END = """
 dist.destroy_process_group()
@@ -161,6 +214,30 @@ def test_two_processes_find_the_slow_one(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM + END)
     for out in outputs_of(tmp_path / "store", *[[tmp_path / "program.py"]] * 2):
         assert out.startswith("straggler Rank 1"), out
+
+
+def planted(tmp_path, cause, fault, is_refused=False):
+    """The causes, and what was skipped: the same in both processes."""
+    program = tmp_path / "program.py"
+    program.write_text(PLANTED.replace("FAULT", fault).replace("CAUSE", cause).replace("IS_REFUSED", str(is_refused))
+                       + END)
+    first, second = map(json.loads, outputs_of(tmp_path / "store", [program], [program]))
+    assert first == second and all(rate > 0 for rate in first[:3])
+    return first[3:]
+
+
+@pytest.mark.parametrize("cause, fault", [
+    ("item-in-loop", "values.tolist()"),
+    ("checkpoint-saves", "dist.get_rank() or torch.save(Slow(), io.BytesIO())"),  # the others wait for rank 0
+])
+def test_two_processes_find_what_the_loop_does(tmp_path, cause, fault):
+    (found,), _ = planted(tmp_path, cause, fault)
+    assert found["name"] == cause and found["low"] > 1.2
+
+
+def test_what_one_process_cannot_change_is_skipped_in_all(tmp_path):
+    assert planted(tmp_path, "item-in-loop", "values.tolist()", is_refused=True) == [
+        [], [["item-in-loop", "it failed on rank 1: refused"]]]
 
 
 @pytest.mark.parametrize("is_view", [False, True])

@@ -6,7 +6,7 @@ import json
 import pytest
 
 import saturate
-from sample_sets import Numbered, resumed_labels
+from sample_sets import FIELD_KINDS, Numbered, field_arguments, resumed_labels
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -55,6 +55,24 @@ def test_no_batch_is_written_while_a_late_gpu_needs_it(side):
 def test_kept_batches_stay():
     kept = [(a, b) for (a, _), (b, _) in both(dtype="uint8")]
     assert len(kept) == 19 and all(a.cpu().equal(b) for a, b in kept)
+
+
+@pytest.mark.parametrize("kind", FIELD_KINDS)
+def test_fields_have_the_bits_of_the_cpus_also_if_the_gpu_is_late(kind, tmp_path):
+    """Copies from the loader's memory begin long after the loop has asked for later batches, and so do reads."""
+    arguments = field_arguments(kind, tmp_path)
+    loader, twin = (saturate.Loader(**arguments, device=device) for device in ("cuda", "cpu"))
+    found, expected = [], []
+    for _ in range(4):
+        for a, b in zip(loader, twin, strict=True):
+            assert list(a) == list(b) and all(values.is_cuda for values in a.values())
+            for stream in (loader._feed._stream, torch.cuda.current_stream()):
+                with torch.cuda.stream(stream):
+                    torch.cuda._sleep(20_000_000)
+            found += [values.clone() for values in a.values()]
+            expected += b.values()
+            del a
+    assert all(a.cpu().equal(b) for a, b in zip(found, expected, strict=True))
 
 
 def test_resuming_continues_with_the_next_batch():

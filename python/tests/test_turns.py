@@ -67,9 +67,9 @@ def test_what_was_loaded_ahead_is_no_gain():
 
 @pytest.mark.parametrize("interrupted", [(), (3,), (2, 3)])
 def test_a_turn_that_other_processes_make_too_has_as_many_steps(interrupted):
-    """Also where a step is interrupted, whose time does not count, or where all are."""
-    turns, arm = Turns(lambda: None, Clock()), Arm(lambda: itertools.repeat(torch.zeros(8, 1)))
-    steps, made = turns.fixed(arm, contextlib.nullcontext, 2), 0
+    """Also where a step is interrupted, whose time does not count, or where all are. Its change is told of each."""
+    turns, arm, begun = Turns(lambda: None, Clock()), Arm(lambda: itertools.repeat(torch.zeros(8, 1))), []
+    steps, made = turns.fixed(arm, lambda: contextlib.nullcontext(lambda: begun.append(made)), 2), 0
     with pytest.raises(StopIteration) as end:
         next(steps)
         for made in range(1, 99):  # the first one settles
@@ -77,7 +77,17 @@ def test_a_turn_that_other_processes_make_too_has_as_many_steps(interrupted):
                 turns.interrupted()
             turns.clock.now += 5 if interrupted == (made,) else 0.1
             next(steps)
-    assert made == 3 and end.value.value.steps_per_s == pytest.approx(10)
+    assert made == len(begun) == 3 and end.value.value.steps_per_s == pytest.approx(10)
+
+
+def test_a_loader_gives_as_many_batches_in_all_processes():
+    numbers, turns = itertools.count(), Turns(lambda: None, Clock(1.0))
+    arm = Arm(lambda: (torch.zeros(8, 1) for _ in numbers))
+    arm.next()
+    for ahead, given in ((0, 7), (3, 17), (99, 29)):
+        arm.ahead = ahead
+        turns.loading(arm, float("inf"), 5)
+        assert next(numbers) == given
 
 
 def test_objects_are_sent_from_the_modules_gpu():

@@ -3,9 +3,6 @@ pytest, and torch for most tests."""
 
 import copy
 import json
-import os
-import pathlib
-import shutil
 import subprocess
 import sys
 import threading
@@ -345,13 +342,7 @@ def test_records_have_the_schema_of_the_command(monkeypatch, torch, tmp_path):
     assert all(documented <= set(record) for record in (*steps, end))
 
 
-def command():
-    found = os.environ.get("SATURATE_COMMAND") or pathlib.Path(__file__).resolve().parents[2] / "build/saturate"
-    return str(found) if shutil.which(str(found)) else pytest.skip("there is no command: set SATURATE_COMMAND")
-
-
-def test_the_command_makes_a_report_of_it(torch, tmp_path):
-    saturate_command = command()
+def test_the_command_makes_a_report_of_it(torch, tmp_path, saturate_command):
     model = torch.nn.Linear(8 * 8 * 3, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = saturate.Loader(SYNTH, batch=10, size=8, to="torch")

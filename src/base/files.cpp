@@ -136,6 +136,10 @@ class NewContents {
       write_(*file);
       if (is_synced_) file->sync();
       file->close();
+    } catch (const Error& error) {
+      discard(env_, temporary_);
+      if (error.where() != temporary_) throw;
+      fail(error.kind(), error.reason(), path_, error.remedy(), error.thrown_at());
     } catch (...) {
       discard(env_, temporary_);
       throw;

@@ -14,6 +14,18 @@ std::string csv_field(const std::string& text) {
   return quoted + '"';
 }
 
+namespace {
+
+// LF, CRLF and CR.
+size_t line_ends_in(std::string_view text) {
+  size_t count = 0;
+  for (size_t i = 0; i < text.size(); ++i)
+    count += size_t(text[i] == '\r' || (text[i] == '\n' && (i == 0 || text[i - 1] != '\r')));
+  return count;
+}
+
+}  // namespace
+
 CsvReader::CsvReader(std::string_view text, const std::string& path) : left_(text), path_(path) {
   if (left_.starts_with("\xef\xbb\xbf")) left_.remove_prefix(3);
   const std::string_view first = left_.substr(0, left_.find_first_of("\r\n"));
@@ -46,7 +58,7 @@ void CsvReader::read_quoted(std::string& cell) {
     const size_t end = left_.find('"');
     if (end == std::string_view::npos)
       fail(ErrorKind::kData, "a quoted cell does not end", where(), "Close it with \"");
-    line_ += size_t(std::ranges::count(left_.substr(0, end), '\n'));
+    line_ += line_ends_in(left_.substr(0, end));
     cell += left_.substr(0, end);
     left_.remove_prefix(end + 1);
     if (!left_.starts_with('"')) break;

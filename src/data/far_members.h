@@ -24,10 +24,10 @@ struct FarArchive {
   std::string identity = {};       // StoreObject::identity(), or empty
 };
 
-// Opens the archive. Uses the list that is kept of an object of the same URL, size and ETag (else
-// date). Otherwise reads the headers, which do not go into the cache on disk, and keeps their list,
-// unless the object has no identity, as a local file, or, without data.cache_dir, fewer than some
-// hundred members.
+// Opens the archive. Uses the list that is kept of an object of the same URL, size and strong
+// ETag (else date). Otherwise reads the headers, which do not go into the cache on disk, and keeps
+// their list, unless the object has no identity, as a local file, or, without data.cache_dir, fewer
+// than some hundred members.
 FarArchive open_far_archive(Env& env, const std::string& path);
 
 // Removes the list of an archive whose labels cannot be right. Labels have no checksum, so they may

@@ -24,7 +24,7 @@ constexpr uint64_t kLeastIndexBytes = 256 << 10;  // of an automatic file: some 
 constexpr uint64_t kMostIndexBytes = uint64_t{8} << 30;  // then points not used are removed
 // At least this part of the file must be new to be saved after an epoch, and at the end.
 constexpr int kSavesAnEpoch = 8, kSavesAtEnd = 64;
-constexpr int kPatientTries = 600;  // of 0.1 s
+constexpr int kPatientTries = 600, kQuietTries = 20;  // of 0.1 s
 constexpr int64_t kTendEvery_ns = 5'000'000'000;
 
 }  // namespace
@@ -120,6 +120,8 @@ std::unique_ptr<FileLock> SourceIndex::lock(bool patient) {
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kUsage) return nullptr;
       if (!patient || tries == kPatientTries) throw;
+      if (tries == kQuietTries)
+        print_warning(path_ + ".lock: waiting for another process, which saves this index");
     }
     env_.sleep_ns(100'000'000);
   }

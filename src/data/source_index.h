@@ -45,7 +45,8 @@ class SourceIndex {
   void remove(const ScanKey& key);
   // Adds new entries to the file; with `prune`, removes those that this process has neither found
   // nor used, except what others have added since. Other processes add in turn: `patient` waits for
-  // them, up to 60 s. Fails with kRun, and with kUsage if another process still has the file.
+  // them, up to 60 s, and says so after 2 s. Fails with kRun, and with kUsage if another process
+  // still has the file.
   IndexTotals save(bool prune, bool patient = true);
   // Fails with kRun if save() could not create its file.
   void require_writable();

@@ -9,7 +9,7 @@
 
 #include "base/printable.h"
 #include "record/json_fields.h"
-#include "saturate/train_step.h"
+#include "saturate/metrics.h"
 
 namespace saturate {
 namespace {

@@ -10,7 +10,7 @@
 
 namespace saturate {
 
-struct ClassPixels;  // train_step.h
+struct ClassPixels;  // metrics.h
 
 // Counts of images, or of pixels in segmentation.
 struct ClassResult {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "report/run_reading.h"
+#include "saturate/data/env.h"
 
 namespace saturate {
 
@@ -36,5 +37,13 @@ std::string_view chart_js();  // Chart.js, MIT licence
 // REQUIRES: at least one run or ladder.
 std::string make_report(std::span<const RunReading> runs,
                         std::span<const LadderReading> ladders = {});
+
+// The file of a report of run folders, and of files (.json) that ladder or sweep wrote: `out`, or
+// if that is empty report.html, in the run's folder if there is one run.
+std::string report_path(Env& env, const std::vector<std::string>& inputs, const std::string& out);
+
+// Writes that file, and returns its path. Prints the runs' warnings. Fails with kUsage if an input
+// is given twice, or the file is a folder or no page. REQUIRES: at least one input.
+std::string write_report(Env& env, const std::vector<std::string>& inputs, const std::string& out);
 
 }  // namespace saturate

@@ -8,6 +8,7 @@
 
 #include "base/files.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "recipe/toml_text.h"
 #include "record/json_fields.h"
 #include "report/run_figures.h"
@@ -30,8 +31,8 @@ class Records {
       run_.end = std::move(record);
       run_.state = RunState::kEnded;
     } else if (record.kind == "step") {
-      steps_.push_back(std::move(record));
       if (steps_.size() == each_) merge_steps();
+      steps_.push_back(std::move(record));
     } else if (record.kind == "eval") {
       merge_steps();  // only steps between the same evaluations are merged
       run_.evaluations.push_back(std::move(record));
@@ -45,6 +46,14 @@ class Records {
       steps.push_back(std::move(steps_.front()));
     steps_.clear();
   }
+  // The last record stays as it is: a report shows its values as the latest ones.
+  void finish() {
+    if (steps_.empty()) return;
+    MetricsRecord last = std::move(steps_.back());
+    steps_.pop_back();
+    merge_steps();
+    run_.steps.push_back(std::move(last));
+  }
 
  private:
   RunReading& run_;
@@ -57,6 +66,7 @@ void read_metrics(RunReading& run, LineReader& lines, uint64_t merge_from_bytes)
   size_t number = 0, bad = 0, first_bad = 0;
   for (std::string line; lines.next(line);) {
     ++number;
+    if (trimmed(line).empty()) continue;
     if (auto record = from_json_line(line)) {
       records.add(std::move(*record));
     } else if (lines.is_cut()) {
@@ -68,7 +78,7 @@ void read_metrics(RunReading& run, LineReader& lines, uint64_t merge_from_bytes)
       first_bad = number;
     }
   }
-  records.merge_steps();
+  records.finish();
   if (bad > 0)
     run.warnings.push_back(
         fmt::format("metrics.jsonl has {} that {} not a record (line {}{}), skipped",
@@ -142,13 +152,15 @@ RunReading read_run(Env& env, const std::string& folder, uint64_t merge_from_byt
   if (!env.exists(metrics))
     fail(ErrorKind::kData,
          env.is_directory(folder) ? "the folder holds no metrics.jsonl" : "no such run folder",
-         folder, "Give the folder of a run, which `saturate train` prints");
+         folder, "Give the folder of a run of `saturate train` or saturate.watch()");
   if (is_link(metrics))
     fail(ErrorKind::kData, "a symbolic link may lead out of the run's folder", metrics,
          "Copy the folder with cp -rL if you trust it");
   LineReader lines(env, metrics);
   read_metrics(run, lines, merge_from_bytes);
-  if (run.state != RunState::kEnded && is_locked(folder + "/.lock")) run.state = RunState::kRunning;
+  // saturate.watch() of the Python package locks its records.
+  if (run.state != RunState::kEnded && (is_locked(folder + "/.lock") || is_locked(metrics)))
+    run.state = RunState::kRunning;
   read_beside(run, env, "recipe.toml", [&](const std::string& text) {
     run.recipe = flatten_recipe(without_queries(text), folder + "/recipe.toml");
   });

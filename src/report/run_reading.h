@@ -16,8 +16,8 @@ namespace saturate {
 
 enum class RunState {
   kEnded,    // has an "end" record
-  kRunning,  // has none, and a process locks the folder
-  kStopped,  // has none, and no process locks it: killed, crashed or lost power
+  kRunning,  // has none, and a process locks the folder or its records
+  kStopped,  // has none, and no process locks them: killed, crashed or lost power
 };
 
 using NamedTexts = std::vector<std::pair<std::string, std::string>>;
@@ -39,7 +39,8 @@ struct RunReading {
 
 // Fails with kData if the folder has no metrics.jsonl. All other damage becomes a warning. If that
 // file has `merge_from_bytes` bytes or more, neighbouring "step" records are merged as they are
-// read, so that no more are kept than a file of `merge_from_bytes` bytes has.
+// read, so that no more are kept than a file of `merge_from_bytes` bytes has. The last one stays as
+// it is, unless an evaluation follows.
 RunReading read_run(Env& env, const std::string& folder,
                     uint64_t merge_from_bytes = uint64_t{256} << 20);
 

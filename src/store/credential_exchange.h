@@ -18,8 +18,9 @@ namespace saturate {
 std::optional<Credentials> ask_service(Env& env, HttpCalls& calls,
                                        const CredentialService& service);
 
-// Runs the command of kProcess. Fails with kRun if it fails, takes more than a minute, or prints no
-// keys; its output appears in no message.
+// Runs the command of kProcess. Fails with NoAnswer if it takes more than a minute or is killed,
+// and with kRun if it ends with another code than 0 or prints no keys; its output appears in no
+// message.
 Credentials run_credential_process(const CredentialService& service);
 
 // AccessKeyId, SecretAccessKey, `token` and Expiration of a JSON value. Fails with kRun if there

@@ -8,12 +8,14 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <source_location>
 #include <thread>
 #include <utility>
 
 #include "base/cancel.h"
 #include "saturate/data/error.h"
 #include "store/credential_exchange.h"
+#include "store/http_calls.h"
 
 namespace saturate {
 namespace {
@@ -25,6 +27,11 @@ constexpr const char* kRemedy = "Run the command, and check that it prints keys 
 
 [[noreturn]] void fail_process(const std::string& what, const std::string& origin) {
   fail(ErrorKind::kRun, what, origin, kRemedy);
+}
+
+// The next run of the command may succeed.
+[[noreturn]] void fail_for_now(const std::string& what, const std::string& origin) {
+  throw NoAnswer(ErrorKind::kRun, what, origin, kRemedy, std::source_location::current());
 }
 
 struct Pipe {
@@ -69,7 +76,7 @@ std::string read_output(int from, const std::string& origin) {
   std::string text;
   while (true) {
     if (is_cancelled()) fail_cancelled(origin);
-    if (std::chrono::steady_clock::now() > limit) fail_process("takes more than 60 s", origin);
+    if (std::chrono::steady_clock::now() > limit) fail_for_now("takes more than 60 s", origin);
     pollfd waiting{from, POLLIN, 0};
     if (::poll(&waiting, 1, 50) <= 0) continue;
     char buffer[4096];
@@ -88,10 +95,17 @@ int wait_for_end(pid_t child, const std::string& origin) {
   while (::waitpid(child, &status, WNOHANG) == 0) {
     if (is_cancelled()) fail_cancelled(origin);
     if (std::chrono::steady_clock::now() > limit)
-      fail_process("has closed its output but does not end", origin);
+      fail_for_now("has closed its output but does not end", origin);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return status;
+}
+
+void require_success(int status, const std::string& origin) {
+  if (!WIFEXITED(status))
+    fail_for_now("is ended by signal " + std::to_string(WTERMSIG(status)), origin);
+  if (WEXITSTATUS(status) != 0)
+    fail_process("ends with code " + std::to_string(WEXITSTATUS(status)), origin);
 }
 
 }  // namespace
@@ -111,10 +125,7 @@ Credentials run_credential_process(const CredentialService& service) {
     ::waitpid(child, &status, 0);
     throw;
   }
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-    fail_process(WIFEXITED(status) ? "ends with code " + std::to_string(WEXITSTATUS(status))
-                                   : "is ended by signal " + std::to_string(WTERMSIG(status)),
-                 service.origin);
+  require_success(status, service.origin);
   const auto json = nlohmann::json::parse(text, nullptr, false);
   if (!json.is_object()) fail_process("prints no JSON", service.origin);
   const auto version = json.find("Version");

@@ -12,6 +12,7 @@ namespace {
 
 constexpr const char* kContainerHost = "http://169.254.170.2";
 constexpr const char* kMachineUrl = "http://169.254.169.254";
+constexpr const char* kMachineIpv6Url = "http://[fd00:ec2::254]";
 
 // A container's token goes only to TLS, this machine, or the addresses of ECS and EKS.
 void check_container_url(const std::string& url) {
@@ -56,7 +57,7 @@ std::optional<CredentialService> find_web_identity(Env& env) {
   return service;
 }
 
-std::optional<CredentialService> find_metadata_service() {
+std::optional<CredentialService> find_metadata_service(bool is_ec2) {
   CredentialService service;
   service.kind = CredentialService::Kind::kContainer;
   service.origin = "the container's role";
@@ -79,8 +80,9 @@ std::optional<CredentialService> find_metadata_service() {
   service.url = environment_value("AWS_EC2_METADATA_SERVICE_ENDPOINT");
   if (lower_case(environment_value("AWS_EC2_METADATA_DISABLED")) == "true") return std::nullopt;
   service.may_be_away = service.url.empty();
-  if (service.may_be_away && !is_machine_of_ec2()) return std::nullopt;
-  if (service.may_be_away) service.url = kMachineUrl;
+  if (service.may_be_away && !is_ec2) return std::nullopt;
+  const std::string mode = lower_case(environment_value("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"));
+  if (service.may_be_away) service.url = mode == "ipv6" ? kMachineIpv6Url : kMachineUrl;
   while (service.url.ends_with('/')) service.url.pop_back();
   return service;
 }

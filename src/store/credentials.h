@@ -49,6 +49,9 @@ struct CredentialService {
   std::string origin;         // for messages
 };
 
+// By the names of the maker (Nitro) and of the firmware (Xen).
+bool is_machine_of_ec2(const std::string& dmi = "/sys/devices/virtual/dmi/id");
+
 // The service that the environment names, in the order of the AWS command line: AWS_ROLE_ARN with
 // AWS_WEB_IDENTITY_TOKEN_FILE; AWS_CONTAINER_CREDENTIALS_FULL_URI or _RELATIVE_URI; the metadata of
 // this machine if it is one of EC2. A web identity comes before a profile, the others after it.
@@ -56,10 +59,7 @@ struct CredentialService {
 std::optional<CredentialService> find_web_identity(Env& env);
 // credential_process of the profile, after its keys.
 std::optional<CredentialService> find_credential_process(Env& env);
-std::optional<CredentialService> find_metadata_service();
-
-// By the names of the maker (Nitro) and of the firmware (Xen).
-bool is_machine_of_ec2(const std::string& dmi = "/sys/devices/virtual/dmi/id");
+std::optional<CredentialService> find_metadata_service(bool is_ec2 = is_machine_of_ec2());
 
 // "https://SERVICE.REGION.amazonaws.com", which in China ends in ".cn".
 std::string amazon_url(const std::string& service, const std::string& region);

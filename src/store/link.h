@@ -15,7 +15,7 @@ struct LinkUse {
   double disk_share = 0;                           // of the bytes read: from the cache on disk
   double waiting = 0;    // share of the requests' time before their first byte
   double disk_rate = 0;  // bytes/s of one reader of the cache; 0: unknown
-  bool can_keep = true;  // a cache on disk can: all objects have an ETag or a date
+  bool can_keep = true;  // a cache on disk can: all objects have a strong ETag or a date
   uint64_t cache_used = 0, cache_budget = 0;  // see StoreCounts
   // Speedups of reading that waits for the network, with as many requests at a time:
   double large_requests = 1;  // of neighbours that are read by one request

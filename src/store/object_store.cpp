@@ -106,9 +106,12 @@ ObjectStore::ObjectPtr ObjectStore::open(const std::string& url) {
 
 void ObjectStore::warn_unknown(const StoreObject& object) {
   if (has_unknown_.exchange(true)) return;
+  const bool has_weak = !object.etag.empty();
+  if (has_weak && !cache_) return;
   print_warning(object.name +
-                ": the server sends neither ETag nor Last-Modified, so that only its size tells "
-                "whether the object changes" +
+                (has_weak ? ": the server sends only a weak ETag (W/) and no Last-Modified"
+                          : ": the server sends neither ETag nor Last-Modified, so that only its "
+                            "size tells whether the object changes") +
                 (cache_ ? ", and data.cache_dir keeps nothing of it" : ""));
 }
 

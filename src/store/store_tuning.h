@@ -40,7 +40,7 @@ struct StoreCounts {
   double request_s = 0, waiting_s = 0;
   double least_first_byte_s = INFINITY;  // the least of all requests
   std::vector<double> first_bytes_s = {};
-  bool has_unknown = false;  // an object has neither ETag nor date, so that no cache keeps it
+  bool has_unknown = false;  // an object has no strong ETag and no date: no cache keeps it
   uint64_t ahead_bytes = 0;  // as of StoreTuning
   uint64_t cache_used = 0, cache_budget = 0;  // bytes of the cache on disk; without one 0
 };

@@ -81,8 +81,9 @@ struct StoreObject {
   std::string redirected;
 
   // Identifies these bytes for the cache on disk; "" if the server does not say which they are.
+  // Other bytes of the same meaning may have the same weak ETag (RFC 9110).
   std::string identity() const {
-    const std::string& version = etag.empty() ? modified : etag;
+    const std::string& version = etag.empty() || etag.starts_with("W/") ? modified : etag;
     if (version.empty()) return "";
     return (group.empty() ? "" : identity_of_group(group)) + unsigned_url(location.url) + "\n" +
            version + "\n" + std::to_string(size);

@@ -4,6 +4,8 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <cuda_profiler_api.h>
 #include <nvtx3/nvToolsExt.h>
+
+#include <algorithm>
 #else
 #include "saturate/data/error.h"
 #endif
@@ -12,11 +14,23 @@ namespace saturate {
 
 #ifdef SATURATE_HAS_CUDA
 
+namespace {
+
+// Its virtual functions also link in a build without the full LibTorch.
+c10::cuda::CUDACachingAllocator::CUDAAllocator& cuda_allocator() {
+  return *static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(
+      c10::getDeviceAllocator(c10::kCUDA));
+}
+
+}  // namespace
+
 void limit_cuda_memory(int device, double share) {
-  // The virtual function also links in a build without the full LibTorch.
-  auto* allocator = c10::getDeviceAllocator(c10::kCUDA);
-  static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(allocator)->setMemoryFraction(
-      share, static_cast<c10::DeviceIndex>(device));
+  cuda_allocator().setMemoryFraction(share, static_cast<c10::DeviceIndex>(device));
+}
+
+double cuda_memory_share(int device) {
+  // Some of torch's allocators have a limit beyond all memory for none.
+  return std::min(1.0, cuda_allocator().getMemoryFraction(static_cast<c10::DeviceIndex>(device)));
 }
 
 bool is_cuda_build() {
@@ -45,6 +59,9 @@ void stop_cuda_profiler() {
 void limit_cuda_memory(int, double) {
   fail(ErrorKind::kUsage, "this build cannot limit a GPU's memory", "train.memory_gb",
        "Remove it, or build with CUDA (SATURATE_CUDA=ON)");
+}
+double cuda_memory_share(int) {
+  return 1;
 }
 bool is_cuda_build() {
   return false;

@@ -4,11 +4,13 @@
 namespace saturate {
 
 // Whether this build has CUDA. The functions below REQUIRE it, except limit_cuda_memory(), which
-// fails with kUsage without.
+// fails with kUsage without, and cuda_memory_share(), which is 1 then.
 bool is_cuda_build();
 
 // Limits torch to this share of the device's memory.
 void limit_cuda_memory(int device, double share);
+// The limit in force; 1: none.
+double cuda_memory_share(int device);
 
 // Ranges and capture windows for profilers of a GPU, such as Nsight Systems.
 

@@ -169,8 +169,9 @@ class CudaMemory : public TensorMemory {
   }
   int64_t budget() const override { return budget_; }
   void set_budget(int64_t bytes) override {
-    const auto all = double(allocator_.getMemoryInfo(device_).second);
-    limit_cuda_memory(device_, bytes == 0 ? 1 : std::min(1.0, double(bytes) / all));
+    if (budget_ == 0) own_share_ = cuda_memory_share(device_);
+    const double most = own_share_, all = double(allocator_.getMemoryInfo(device_).second);
+    limit_cuda_memory(device_, bytes == 0 ? most : std::min(most, double(bytes) / all));
     budget_ = bytes;
   }
   void release_cache() override {
@@ -188,6 +189,7 @@ class CudaMemory : public TensorMemory {
   c10::DeviceIndex device_;
   c10::DeviceAllocator& allocator_ = *c10::getDeviceAllocator(c10::kCUDA);
   std::atomic<int64_t> budget_ = 0;
+  std::atomic<double> own_share_ = 1;  // the program's limit, set through torch, before a budget
 };
 
 // The budgets of one memory that live.

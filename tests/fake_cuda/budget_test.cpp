@@ -1,6 +1,7 @@
 // Budgets of a step's host work on a GPU: no wait for the device, no copy of pageable memory, no
 // memory from the driver, and a captured step is one launch. Budgets of memory.
 #include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/util/Exception.h>
 #include <cuda_runtime_api.h>
 
@@ -127,6 +128,22 @@ TEST_F(MemoryBudget, OfTheLoadersCountsPinnedMemoryAsItIsTaken) {
   const int64_t capacity = tensor_memory(at::kCPU).capacity();
   EXPECT_LE(taken(most), capacity);
   EXPECT_GT(taken(most + 1), capacity) << "nothing else is the limit";
+}
+
+// A program limits its memory through torch, and then trains.
+TEST_F(MemoryBudget, LeavesTheLimitOfTheProgram) {
+  auto* const allocator = c10::cuda::CUDACachingAllocator::get();
+  TensorMemory& memory = tensor_memory(kGpu);
+  allocator->setMemoryFraction(0.5, 0);
+  {
+    const saturate::MemoryBudget narrow(memory, int64_t{1} << 30);
+    EXPECT_LT(allocator->getMemoryFraction(0), 0.5);
+    const saturate::MemoryBudget wide(memory, int64_t{1} << 50);
+    EXPECT_NEAR(allocator->getMemoryFraction(0), 0.5, 1e-6);
+  }
+  EXPECT_EQ(memory.budget(), 0);
+  EXPECT_NEAR(allocator->getMemoryFraction(0), 0.5, 1e-6);
+  allocator->setMemoryFraction(1, 0);
 }
 
 int64_t pinned_allocations(int64_t bytes) {

@@ -76,9 +76,7 @@ def main():
         rows += [peer_report.with_spread({"name": f"{scheme}:{pathlib.Path(path).name} {type_}, {part}",
                                           "unit": "% of CPU time"}, [share])
                  for part, share in found.items()]
-    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], check=True,
-                            capture_output=True, text=True, cwd=pathlib.Path(__file__).parent).stdout
-    peer_report.write("loader CPU time", rows, arguments.json, commit.strip())
+    peer_report.write("loader CPU time", rows, arguments.json, peer_report.commit_of_checkout())
 
 
 if __name__ == "__main__":

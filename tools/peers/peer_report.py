@@ -75,6 +75,11 @@ def commit_of(saturate):
     return next(line.split()[1] for line in said.splitlines() if line.startswith("commit "))
 
 
+def commit_of_checkout():
+    return subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True,
+                          check=True).stdout.strip()
+
+
 def write(bench, rows, path=None, commit=None, **more):
     """Prints the rows, and writes them to `path` if given; `more` are further entries of the file."""
     result = {"bench": bench,

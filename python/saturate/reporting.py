@@ -1,0 +1,38 @@
+"""saturate.report(): the page of a run."""
+
+from __future__ import annotations
+
+import os
+from typing import List, Optional, Sequence, Tuple, Union
+
+from . import _core, records
+from .world import is_rank_0
+
+Path = Union[str, "os.PathLike[str]"]
+
+
+def paths_of_report(folders: Sequence[Path], out: Optional[Path], writes: bool = True) -> Tuple[str, str]:
+    """Writes the page, if it `writes`. Returns its path, and the same for printing."""
+    if not folders:
+        raise _core.Error("no run is given (saturate.report). Give the folder of one")
+    return _core.report([os.fsencode(folder) for folder in folders], b"" if out is None else os.fsencode(out), writes)
+
+
+def report(folders: Union[Path, Sequence[Path]], out: Optional[Path] = None) -> str:
+    """Writes an HTML page that shows a run, or compares several, and returns its path.
+
+        saturate.report("runs/mine")  # writes runs/mine/report.html
+
+    The page is that of the command `saturate report`: one file, with its charts. A run that is still watched, also by
+    this program, is shown up to its last record. Warnings about what cannot be read go to stderr. Like watch(), it
+    writes nothing on other ranks than 0, nor in a script that saturate measures (diagnose, tune).
+
+    folders: run folders, of saturate.watch() or of the command, one or several; and files (.json) that the command's
+        `ladder` or `sweep` wrote with --json.
+    out: the file; by default report.html in the run's folder, or in the current one if there are several runs. A file
+        that ends in .html or is an HTML page is replaced, and no other.
+
+    Raises saturate.Error.
+    """
+    several: List[Path] = [folders] if isinstance(folders, (str, os.PathLike)) else list(folders)
+    return paths_of_report(several, out, is_rank_0() and not records.is_measured_script)[0]
