@@ -124,7 +124,7 @@ python-test: setup ## build the Python package into separate environments, and t
 	@tools/setup.sh --dev
 	@tools/loader_wheels.py build/loader-wheels --test
 
-python-torch-test: setup ## the same, for python3, with PyTorch, Lightning, Accelerate and TensorBoard (5 GB)
+python-torch-test: setup ## the same, for python3, with PyTorch, Lightning, Accelerate, TensorBoard, JAX and TensorFlow (7 GB)
 	@tools/setup.sh --dev
 	@tools/loader_wheels.py build/loader-wheels --torch
 
@@ -158,11 +158,11 @@ compiled: build ## compare the compiled steps of MODELS="mlp resnet18 mobilenet_
 soak: command ## train for SOAK_MINUTES=60: memory, threads and open files must not grow
 	@tools/soak.py --saturate $(BUILD)/saturate --minutes $(SOAK_MINUTES)
 
-fuzz: ## run libFuzzer over each parser for FUZZ_SECONDS=60
+fuzz: ## run libFuzzer over each parser for FUZZ_SECONDS=60; FUZZ_RUNS=N: at most; FUZZ_ONLY='image|index'
 	@tools/setup.sh --dev
 	@cmake --preset fuzz --log-level=NOTICE >/dev/null
 	@cmake --build --preset fuzz -j $(JOBS) -- --quiet
-	@tests/fuzz/run.sh build/fuzz $(FUZZ_SECONDS)
+	@tests/fuzz/run.sh build/fuzz $(FUZZ_SECONDS) '$(FUZZ_RUNS)' '$(FUZZ_ONLY)'
 
 # A build folder keeps the LibTorch that it was configured with.
 build: $(BUILD)/build.ninja ## build the command at build/saturate, and the tests

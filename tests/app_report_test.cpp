@@ -112,6 +112,11 @@ TEST_F(CommandReport, AFileThatIsNotAReportIsNotReplaced) {
     EXPECT_TRUE(read_text(dir / name).starts_with("<!DOCTYPE html>")) << name;
   }
   expect_error(report(dir / "short"), 2, {"not an HTML page"});
+  std::filesystem::create_symlink(dir / "short", dir / "link.html");
+  expect_error(report(dir / "link.html"), 2, {"not an HTML page"});
+  std::filesystem::create_symlink(dir / "short", run + "/report.html");
+  expect_error(run_saturate("report " + run), 2, {"symbolic link", run + "/report.html"});
+  EXPECT_EQ(read_text(dir / "short"), "<!");
   const std::string nowhere = dir / "none/page.html";
   expect_error(report(nowhere), 4, {"cannot create", "(" + nowhere + ")"});
 }

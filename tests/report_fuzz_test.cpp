@@ -54,7 +54,7 @@ TEST(FuzzTorchModules, Metrics) {
   EXPECT_GT(records, 2000u);
 }
 
-// Numbers beyond a counter's range are skipped, not wrapped around; a line without a valid step is
+// Numbers beyond a counter's range are skipped, not wrapped around; a line with an invalid step is
 // no record.
 TEST(FuzzTorchModules, NumbersBeyondAnyCounterAreSkipped) {
   const auto record = from_json_line(

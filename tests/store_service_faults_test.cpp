@@ -238,7 +238,7 @@ class StoreCommandFaults : public StoreServiceFaults {
                         "echo >> '" + runs + "'; N=$(wc -l < '" + runs + "')\n" + script + R"(
 echo '{"Version": 1, "AccessKeyId": "OWN", "SecretAccessKey": "SECRETSECRET"}')");
     testing::write_file(home / ".aws/config",
-                        "[default]\ncredential_process = exec sh '" + (home / "own.sh") + "'\n");
+                        "[default]\ncredential_process = sh '" + (home / "own.sh") + "'\n");
   }
 
   const std::string runs = home / "runs";

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training from a store that fails: killed, away for longer than data.timeout_s, and with names that do not resolve.
 
-    tests/store_train_test.py --saturate build/saturate [--kills 20] [NAME of a test ...]
+    tests/store_train_test.py --saturate build/saturate [--kills 20] [--away 605] [NAME of a test ...]
 
 A run must have the losses and weights of one on the same files on the disk that nothing interrupted, to the rounding
 that other numbers of processes have. The images are large enough that only the rows of each crop are requested.
@@ -75,6 +75,16 @@ class FailingStore(StoreTest):
                 self.finish(self.start(store, source, 3, settings))
                 self.expect_whole_run()
 
+    def test_a_store_that_comes_back_in_time_changes_nothing(self):
+        with Store(self.files, rate=6e6) as store:
+            process = self.start(store, "shard:s3://bucket/a.shard", 2, [f"data.timeout_s={options.away + 60}"])
+            self.wait_for_step(process, 2)
+            store.is_away = True
+            time.sleep(options.away)
+            store.is_away, store.rate = False, 0
+            self.finish(process)
+            self.expect_whole_run()
+
 
 class FlappingNames(StoreTest):
     """In a separate mount namespace, whose /etc/hosts the test changes; no server of names is asked."""
@@ -133,4 +143,4 @@ class FlappingNames(StoreTest):
 
 
 if __name__ == "__main__":
-    store_runs.main(__doc__, kills=4)
+    store_runs.main(__doc__, kills=4, away=3)

@@ -3,8 +3,8 @@
 
   tools/loader_wheels.py FOLDER           for each Python of this machine, at most one of a version
   tools/loader_wheels.py FOLDER --test    for python3, and those from 3.12 on; then runs python/tests with each of these
-  tools/loader_wheels.py FOLDER --torch   for python3; then runs python/tests with PyTorch, Lightning, Accelerate and
-                                          TensorBoard (5 GB)
+  tools/loader_wheels.py FOLDER --torch   for python3; then runs python/tests with PyTorch, Lightning, Accelerate,
+                                          TensorBoard, JAX and TensorFlow (7 GB)
 
 A wheel of Python 3.12 or later is for all later ones too: nanobind's stable ABI begins there. An earlier Python needs
 its own. Each Python gets an environment, build/python-env-VERSION, which keeps what it built, and ccache compiles the
@@ -23,7 +23,8 @@ FIRST, STABLE = (3, 10), (3, 12)  # nanobind's first Python; the first with a st
 PROBE = """import os, sys, sysconfig, venv, ensurepip
 print(*sys.version_info[:2], os.path.exists(sysconfig.get_path('include') + '/Python.h'))"""
 PIP = ["-m", "pip", "--disable-pip-version-check", "-q"]
-FRAMEWORKS = ["torch==2.15.0", "torchvision==0.29.2", "lightning==2.6.6", "accelerate==1.15.0", "tensorboard==2.21.0"]
+FRAMEWORKS = ["torch==2.15.0", "torchvision==0.29.2", "lightning==2.6.6", "accelerate==1.15.0", "tensorboard==2.21.0",
+              "jax==0.10.2", "tensorflow-cpu==2.21.0"]
 
 
 def run(*command):

@@ -132,7 +132,8 @@ def _measure(arguments: Any) -> None:
 def _make_page(arguments: Any) -> None:
     from .reporting import paths_of_report
 
-    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:  # it would run only once the page is written
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        # Python's handler would run only after the page is written.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     print(f"report  {paths_of_report(arguments.folders, arguments.out)[1]}")
 

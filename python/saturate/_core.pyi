@@ -112,9 +112,10 @@ class BatchIterator:
         """The loop ends here, as at the end of a generator."""
 
 class Loader:
-    def __init__(self, source: str, own: Optional[Callable[[int], Any]], own_size: int, own_target: str, classes: List[str],
-                 overrides: List[str], epochs: int, train: bool, dtype: str, planar: bool, names: bool, rank: int, world: int,
-                 soft_labels: bool, mixes: bool, allocate: Optional[Callable[[int], Tuple[Any, int]]]) -> None: ...
+    def __init__(self, source: str, own: Optional[Callable[[int], Any]], own_size: int, own_target: str,
+                 classes: List[str], overrides: List[str], epochs: int, train: bool, dtype: str, planar: bool,
+                 names: bool, rank: int, world: int, soft_labels: bool, mixes: bool,
+                 allocate: Optional[Callable[[int], Tuple[Any, int]]]) -> None: ...
     def start_epoch(self, epoch: int, first_batch: int, /) -> int: ...
     def next(self, number: int, /) -> Optional[Tuple[Any, Any, List[str], int,
                                                    Optional[Tuple[bool, float, int, int, int, int, int]]]]: ...

@@ -27,6 +27,8 @@ OF_REDUCER = ("reducer", "logger", "bucket_bytes_cap", "bucket_bytes_cap_default
 SPECIAL = ("find_unused_parameters", "static_graph", "mixed_precision", "_delay_all_reduce_params",
            "_use_python_reducer", "bucket_bytes_cap_list", "_require_manual_backward_finalization")
 
+LESS_OFTEN = "with model.no_sync():  # accumulate gradients over more batches, in all but the last of them"
+
 _MEETINGS = itertools.count()
 
 
@@ -173,9 +175,13 @@ class GroupTurns:
     def _rounds(self, seconds: float, round_s: float) -> int:
         return self.agreed(int(min(MOST_ROUNDS, max(ROUNDS, seconds / round_s))))
 
-    def run(self, seconds: float, tries_sizes: bool) -> Generator[Any, None, None]:
-        """`tries_sizes`: also other sizes of buckets, if all-reduces cost time; they get half of the seconds."""
+    def run(self, seconds: float, tries_sizes: bool, options: Any = None) -> Generator[Any, None, None]:
+        """`tries_sizes`: also other sizes of buckets, if all-reduces cost time; they get half of the seconds.
+        `options`: must be the same on all ranks."""
         self._meet()
+        if any(each != options for each in self.gathered(options)):
+            raise Error("the processes have different arguments (saturate.diagnose). Give all the same only, skip and "
+                        "seconds")
         pilot = yield from self._turns.fixed(self._arm, contextlib.nullcontext, STEPS)
         step_s = 1 / pilot.steps_per_s
         self.steps = self.agreed(int(min(MOST_STEPS, max(STEPS, TURN_S / step_s))))
@@ -190,7 +196,7 @@ class GroupTurns:
                 found[is_changed] = yield from self.turn(self._arm, change)
             paces.append(found[False])
             own.append(1 / found[True].steps_per_s)
-        self.pace = sorted(paces, key=lambda pace: pace.steps_per_s)[len(paces) // 2]
+        self.pace = self.agreed_pace(sorted(paces, key=lambda pace: pace.steps_per_s)[len(paces) // 2])
         if sizes:
             sizes = sizes_to_try(self._torch, self._modules)  # there may be less memory now
         gathered = self.gathered(([1 / pace.steps_per_s for pace in paces], own, sizes))
@@ -238,9 +244,9 @@ def group_what_ifs(whole: Sequence[float], own: Sequence[Sequence[float]]) -> Li
     """From seconds of a step: of the loop by round, and of each rank's own work by round."""
     means = [sum(each) / len(each) for each in own]
     slowest = means.index(max(means))
-    sums = WhatIf("ddp-buckets", Remedy("Send gradients in larger or fewer messages", (
-        "DistributedDataParallel(model, bucket_cap_mb=100, gradient_as_bucket_view=True)",
-        "# inferred from steps without all-reduce: at most this; no other size was tried")), is_inferred=True)
+    sums = WhatIf("ddp-buckets", Remedy("Send gradients less often", (
+        LESS_OFTEN, "# inferred from steps without all-reduce: at most this; no other size of buckets was tried",
+        "# it includes the time in which ranks wait for one that is slower in some steps")), is_inferred=True)
     straggler = WhatIf("straggler", Remedy(f"Rank {slowest} works {max(means) * 1e3:.1f} ms a step, longer than the "
                                            "others: look at its input and its machine"), is_inferred=True)
     for number, step_s in enumerate(whole):
@@ -274,6 +280,5 @@ def with_sizes(sums: WhatIf, seconds: Dict[int, List[float]]) -> WhatIf:
     if worth:
         return max(worth, key=lambda each: each.gain or Gain(0.0, 0.0, 0.0))
     sums.remedy = Remedy("Send gradients less often: no other size of buckets is clearly faster", (
-        "with model.no_sync():  # accumulate gradients over more batches, in all but the last of them",
-        *lines, "# inferred from steps without all-reduce: at most this"))
+        LESS_OFTEN, *lines, "# inferred from steps without all-reduce: at most this"))
     return sums

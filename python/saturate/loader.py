@@ -92,8 +92,8 @@ class Loader:
         drop_last: whether to skip an incomplete last batch (in training).
 
     Augmentation, in training: crop ("none", "center", "random_resized", "pad:4", "pad_reflect:4", "letterbox"), padding
-    (the border in pixels of the two that pad), flip (probability, or "alternate"), mean, std, and mixup and cutmix (alpha
-    of the Beta distribution). With either of these two, labels are (labels, mixed_labels, lam), and the loss is
+    (the border in pixels of the two that pad), flip (probability, or "alternate"), mean, std, and mixup and cutmix
+    (alpha of the Beta distribution). With either of these two, labels are (labels, mixed_labels, lam), and the loss is
         lam * loss(output, labels) + (1 - lam) * loss(output, mixed_labels)
     With soft_labels=True labels are float32 [N, classes] instead, which torch's cross_entropy takes; several labels
     [N, k] are mixed as numbers.
@@ -118,8 +118,8 @@ class Loader:
 
     How
         threads: threads that decode; by default one for each core. num_workers is DataLoader's name for it.
-        epochs: how many the run has. At the end of each but the last, the first samples of the next are fetched from a
-            URL. By default none are, since this may be the last.
+        epochs: how many the run has, in training. At the end of each but the last, the first samples of the next are
+            fetched from a URL. By default none are, since this may be the last.
         prefetch: batches in flight. shuffle: "full" or True, "block", "none" or False.
         decode: "exact" or "fast". cache: "none", "ram", "ram:decoded". on_error: "fail" or "skip".
         seed: of the order and of all random choices.
@@ -147,7 +147,8 @@ class Loader:
                  rank: Optional[int] = None, world: Optional[int] = None, uneven: str = "pad",
                  threads: Optional[int] = None, num_workers: Optional[int] = None, processes: int = 0,
                  epochs: Optional[int] = None, prefetch: Optional[int] = None, decode: Optional[str] = None,
-                 cache: Optional[str] = None, on_error: Optional[str] = None, classes: Optional[Sequence[str]] = None, target: str = "label",
+                 cache: Optional[str] = None, on_error: Optional[str] = None,
+                 classes: Optional[Sequence[str]] = None, target: str = "label",
                  seed: Optional[int] = None, options: Optional[Dict[str, Any]] = None) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         train, soft_labels, dtype = flag("train", train), flag("soft_labels", soft_labels), type_name(dtype)
@@ -211,15 +212,17 @@ class Loader:
         if target == "mask" and not 2 <= len(names) <= 255:
             raise TypeError(f"a dataset with masks needs the names of its 2 to 255 classes, and {len(names)} are known "
                             "(classes). Give classes=[...]")
+        epochs = self._arguments["epochs"]
         own = None if text is not None else open_source(source, processes, target)
         try:
             core = _Core(source=text or "the dataset", own=own.read if own else None, own_size=own.size if own else 0,
                          own_target=target, classes=names, overrides=overrides,
-                         epochs=_position("epochs", self._arguments["epochs"] or 0), train=train, dtype=form[0],
+                         epochs=_position("epochs", 0 if epochs is None else epochs), train=train, dtype=form[0],
                          planar=form[1] == "nchw", names=self._names, rank=self._rank, world=self._world,
                          soft_labels=soft_labels, mixes=device is None or dtype == "uint8", allocate=allocate)
             of_volumes = ("size", "crop", "padding", "flip") if core.has_volumes else ()
             given = [name for name in _OF_IMAGES if self._arguments[name] is not None and name not in of_volumes]
+            given += ["dtype"] * (dtype != "float32") + ["layout"] * (layout != "nchw")
             if core.fields and given:
                 raise Error(f"{given[0]} is for images, and the source has tensors ({without_queries(text or '')}): "
                             f"leave {given[0]} out")

@@ -64,7 +64,7 @@ class RunFolder:
                 self.path = f"{os.path.abspath(asked)}-{number}"
         try:
             with contextlib.suppress(OSError):  # the file system has no locks
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # for a report: the run goes on
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a report takes it for a run in progress
             with open(os.path.join(self.path, "host.json"), "w", encoding="utf-8") as file:
                 json.dump(host(), file, indent=2)
             if self.path != asked:
@@ -78,6 +78,11 @@ class RunFolder:
     def write(self, record: Dict[str, Any]) -> None:
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
+
+    def leave_to_parent(self) -> None:
+        """In a forked process, which would keep the lock when its parent has ended."""
+        with open(os.devnull, "w") as null:
+            os.dup2(null.fileno(), self._file.fileno(), inheritable=False)
 
     def close(self) -> None:
         try:
@@ -129,6 +134,7 @@ class Outputs:
 
     def __init__(self, opened: List[Any]) -> None:
         self.open = opened
+        self.opened = list(opened)  # also after they are closed
 
     def write(self, record: Dict[str, Any]) -> None:
         self._with_each(lambda output: output.write(record))
@@ -169,8 +175,8 @@ def open_outputs(out: Any, tensorboard: Union[bool, str, os.PathLike[str]]) -> O
 
 
 def device_phases(before: Reading, now: Reading) -> Optional[Dict[str, float]]:
-    """A GPU's seconds by phase between the two; None if nothing was measured. Measured steps stand for all others, parts
-    with an evaluation for themselves."""
+    """A GPU's seconds by phase between the two; None if nothing was measured. Measured steps stand for all others,
+    parts with an evaluation for themselves."""
     last, first = now.device, before.device
     if last is None or first is None or (last.steps, last.spent_in_parts) == (first.steps, first.spent_in_parts):
         return None

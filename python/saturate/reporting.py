@@ -15,7 +15,10 @@ def paths_of_report(folders: Sequence[Path], out: Optional[Path], writes: bool =
     """Writes the page, if it `writes`. Returns its path, and the same for printing."""
     if not folders:
         raise _core.Error("no run is given (saturate.report). Give the folder of one")
-    return _core.report([os.fsencode(folder) for folder in folders], b"" if out is None else os.fsencode(out), writes)
+    names = [os.fsencode(each) for each in (*folders, "" if out is None else out)]
+    if any(b"\0" in name for name in names):
+        raise ValueError("a path has a NUL byte (saturate.report)")
+    return _core.report(names[:-1], names[-1], writes)
 
 
 def report(folders: Union[Path, Sequence[Path]], out: Optional[Path] = None) -> str:

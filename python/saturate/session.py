@@ -111,7 +111,7 @@ class Session:
             self._extend()
             self.results = self._wanted()  # with more time `compile` is tried too
             self._persistence()
-            first = yield from self._first_pass(FIRST_SHARE)
+            first = yield from self._first_pass(FIRST_SHARE if self._group is None else 0.8)
             worth = [each for each in first if each.is_worth() or _is_suspect(each)]
             yield from self._second_pass(worth)
             yield from self._first_pass(1.0)
@@ -128,9 +128,10 @@ class Session:
         if self.torch.distributed.get_rank() > 0:
             self._report = lambda _: None
         has_more = any(self.is_wanted(name) for name in NAMES if name not in OF_GROUP)
+        options = self._only and sorted(self._only), sorted(self._skip), self._is_given and self.seconds
         try:
             yield from group.run(self.seconds / 2 if has_more and self._is_given else self.seconds,
-                                 self.is_wanted("ddp-buckets"))
+                                 self.is_wanted("ddp-buckets"), options)
         finally:
             self.pace = group.pace
             self.results = [each for each in group.results if self.is_wanted(each.name)]
@@ -147,13 +148,18 @@ class Session:
     def _turn(self, arm: Arm, change: Change) -> Steps:
         if self._group is None:
             return (yield from self.turns.steps(arm, change, self._turn_s))
-        return self._group.agreed_pace((yield from self._group.turn(arm, change)))
+        pace = self._group.agreed_pace((yield from self._group.turn(arm, change)))
+        if arm is not self._own or self.loader_rate is None:
+            return pace
+        rate = min(pace.steps_per_s, self.loader_rate)  # a turn of a few steps takes what was loaded before
+        return pace._replace(samples_per_s=rate, steps_per_s=rate)
 
     def _loading(self) -> Pace:
         """The loader alone; in a group that of the slowest rank."""
         if self._group is None:
             return self.turns.loading(self._own, self._turn_s)
         # As many batches on all ranks: an iteration may communicate.
+        self._own.ahead = max(self._group.gathered(self._own.ahead))
         pace = self.turns.loading(self._own, float("inf"), self._group.steps)
         return self._group.agreed_pace(pace, is_of_slowest=True)
 
@@ -206,9 +212,9 @@ class Session:
         if self._found is None:
             self._found = loader_what_ifs(self.loader, self.has_gpu, self.seen.is_blocking, self.is_wanted)
         found = [*self._found, *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
-        found = [each for each in found if self.is_wanted(each.name)]
+        found = self._without_needless([each for each in found if self.is_wanted(each.name)])
         found.sort(key=lambda each: (each.name in LAST, each.name not in SEEN))  # what was seen in the loop first
-        return self._without_needless(found)
+        return found
 
     def _seen_later(self) -> List[WhatIf]:
         """Adds what the loop does only after its first steps."""
@@ -222,7 +228,7 @@ class Session:
         """These, of which some are skipped; in a group also those that other ranks have found."""
         for each in found:
             assert each.name in NAMES
-            if self._group is not None and each.name in ALONE:
+            if self._group is not None and each.name in ALONE and (not each.skipped or each.name == "compile"):
                 each.skipped = WHY_ALONE
             limit = self.held_gain if each.is_input else self.loading_gain
             if not each.skipped and not each.gain and not each.has_own_limit and limit.high < NEEDED:

@@ -243,7 +243,7 @@ class Turns:
     def loading(self, arm: Arm, seconds: float, most: int = MOST_LOADED) -> Pace:
         """The loader without steps."""
         begin = self.clock()
-        for _ in range(min(arm.ahead, most) + 1):  # what was loaded before takes hardly any time
+        for _ in range(min(arm.ahead, MOST_LOADED) + 1):  # what was loaded before takes hardly any time
             arm.next()
             if self.clock() - begin > seconds:
                 break

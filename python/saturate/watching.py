@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 from ._core import BatchIterator, Error, PhaseClock, StepCounter
 from .loader_what_ifs import have_same_data, length_of
 from .phases import NAMES, Hooks, shares
-from .records import Outputs, Reading, device_phases, finite, open_outputs, record_of, worker_times
+from .records import Outputs, Reading, RunFolder, device_phases, finite, open_outputs, record_of, worker_times
 from .sampling import SEARCH_STEPS, Sampling
 from .telemetry import Gpu, Telemetry
 from .world import warn_if_undivided
@@ -218,6 +218,8 @@ class Watch(StepCounter):
                 _active.remove(self)
             self._clock.settle()
             try:
+                if self.steps > self._last.steps:
+                    self._record("step")
                 self._record("end")
             finally:
                 self._loss = self._optimizer = self._source = self._source_before = None
@@ -241,6 +243,11 @@ class Watch(StepCounter):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def folder(self) -> Optional[str]:
+        """The run's folder, for saturate.report(); None if this process writes none."""
+        return next((each.path for each in self._outputs.opened if isinstance(each, RunFolder)), None)
 
     @property
     def phases(self) -> Dict[str, float]:
@@ -291,6 +298,9 @@ def _close_all() -> None:
 def _stop_in_child() -> None:
     for one in _active:  # its thread has the same number in a forked process, such as a DataLoader's worker
         one._clock.thread = None
+        for output in one._outputs.open:
+            if isinstance(output, RunFolder):
+                output.leave_to_parent()
         _of_parents.append(one._outputs)  # kept, since a destructor may write
         one._outputs = Outputs([])
     _active.clear()  # it may make its own

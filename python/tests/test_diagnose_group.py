@@ -20,7 +20,7 @@ def test_a_straggler_and_all_reduces_by_known_times():
     whole = [0.5, 0.5, 0.5]
     sums, straggler = group_what_ifs(whole, [[0.1] * 3, [0.4] * 3])
     assert sums.gain.ratio == pytest.approx(1.25) and straggler.gain.ratio == pytest.approx(2.5)
-    assert sums.is_inferred and "at most" in sums.remedy.lines[-1]
+    assert sums.is_inferred and "at most" in sums.remedy.lines[1]
     assert "Rank 1" in straggler.remedy.text and _order([sums, straggler])[0] is straggler
     sums, straggler = group_what_ifs(whole, [[0.4, 0.41, 0.4, ][:3], [0.41, 0.4, 0.405]])
     assert not straggler.is_worth() and sums.is_worth()
@@ -182,7 +182,7 @@ loader = torch.utils.data.DataLoader(torch.randn(64, 4), batch_size=2)
 for batch in loader:
     step(batch)
 before = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
-found = saturate.diagnose(step, loader, seconds=8, only=["CAUSE"])
+found = saturate.diagnose(step, loader, seconds=30, only=["CAUSE"])
 torch.testing.assert_close([model.state_dict(), optimizer.state_dict()], before, rtol=0, atol=0)
 print(json.dumps([found.rate, found.held_rate, found.loader_rate, found.to_dict()["causes"], found.skipped]))
 """

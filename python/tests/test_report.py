@@ -85,6 +85,7 @@ def test_errors_are_the_commands(watch, tmp_path):
     for folders, out, text, code in (
             (tmp_path / "empty", None, f"the folder holds no metrics.jsonl ({tmp_path}/empty)", 3),
             (tmp_path / "none", None, f"no such run folder ({tmp_path}/none)", 3),
+            ("", None, "the name of a run is empty", 2),
             (tmp_path / "other.json", tmp_path / "page.html", "not JSON of a ladder", 3),
             ([tmp_path / "run", f"{tmp_path}/run/"], tmp_path / "page.html", "the run is given twice", 2),
             (tmp_path / "run", tmp_path, f"the report's file is a folder ({tmp_path})", 2),
@@ -96,6 +97,9 @@ def test_errors_are_the_commands(watch, tmp_path):
     assert (tmp_path / "run/metrics.jsonl").read_text() == whole and not (tmp_path / "page.html").exists()
     with pytest.raises(TypeError):
         saturate.report(3)
+    with pytest.raises(ValueError):
+        saturate.report(tmp_path / "run", out=f"{tmp_path}/run/metrics.jsonl\0.html")
+    assert (tmp_path / "run/metrics.jsonl").read_text() == whole
     done = run(tmp_path / "none")
     assert done.returncode == 3 and done.stderr.startswith("saturate: error: no such run folder")
     assert run(tmp_path / "run", "--out", tmp_path).returncode == 2 == run().returncode
@@ -115,3 +119,21 @@ def test_only_rank_0_of_a_script_that_is_not_measured_writes(monkeypatch, tmp_pa
     monkeypatch.setattr(owner, name, value)
     assert saturate.report(tmp_path / "run") == str(tmp_path / "run/report.html")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_short_watch_has_its_last_step(tmp_path):
+    with saturate.watch(out=tmp_path / "run") as watch:
+        for loss in range(3):
+            watch.step(loss=loss)
+    assert watch.folder == str(tmp_path / "run")
+    shown, = data_of(saturate.report(watch.folder))["runs"]
+    assert (shown["figures"]["steps"], shown["figures"]["loss"], shown["steps"]["loss"]) == (3, 2, [2])
+
+
+def test_a_page_does_not_replace_what_a_link_leads_to(watch, tmp_path):
+    (tmp_path / "mine").write_text("notes")
+    (tmp_path / "run/report.html").symlink_to(tmp_path / "mine")
+    for out in (None, tmp_path / "run/report.html"):
+        with pytest.raises(saturate.Error):
+            saturate.report(tmp_path / "run", out)
+    assert (tmp_path / "mine").read_text() == "notes"

@@ -229,7 +229,7 @@ def test_a_close_that_fails_removes_its_hooks_and_closes_its_outputs(monkeypatch
     with pytest.raises(ZeroDivisionError):
         watch.close()
     assert not watch._is_open and not watch._outputs.open
-    assert [json.loads(line)["kind"] for line in open(tmp_path / "metrics.jsonl")] == ["end"]
+    assert [json.loads(line)["kind"] for line in open(tmp_path / "metrics.jsonl")] == ["step", "end"]
 
 
 def test_a_manual_loop_that_fetches_ahead_counts_each_step_once():
@@ -286,7 +286,7 @@ def test_a_long_run_writes_fewer_records(monkeypatch, tmp_path):
                 now[0] += 10**9 // 2
                 watch.step()
     times = [json.loads(line)["time_s"] for line in open(tmp_path / "metrics.jsonl")][:-1]
-    assert times == [1, 2, 3, 4, 5, 3595.5, 3596.5, 3597.5, 3598.5, 3599.5, 3625.5]
+    assert times == [1, 2, 3, 4, 5, 3595.5, 3596.5, 3597.5, 3598.5, 3599.5, 3625.5, 3630]
 
 
 def test_a_forked_process_may_watch_its_own_loop():

@@ -47,7 +47,7 @@ class ScratchFolder {
   const std::string& path() const { return path_; }
 
  private:
-  // A link that leads nowhere is not: it would be removed as a folder that this has made.
+  // A dangling link is not, so that remove_made() does not remove it.
   static bool is_missing(const std::filesystem::path& path) {
     std::error_code ignored;
     const auto status = std::filesystem::symlink_status(path, ignored);

@@ -154,8 +154,8 @@ struct BlockReader {
       const uint32_t first = k + entry.places();
       k = first + entry.more();
       if constexpr (kStore) {
-        // If there is one symbol, both have its place; a wide entry has its value as the first
-        // alone.
+        // If there is one symbol, k is `first`. first() is stored last: of a wide entry, it alone
+        // has the value.
         block[kZigzag[k]] = entry.second();
         block[kZigzag[first]] = entry.first(bits.next);
       }

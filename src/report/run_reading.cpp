@@ -132,7 +132,8 @@ void read_host(RunReading& run, const std::string& text) {
 }
 
 std::string last_part(const std::string& folder) {
-  const auto path = std::filesystem::absolute(folder).lexically_normal();
+  std::error_code none;  // such as of a working folder that was removed
+  const auto path = std::filesystem::absolute(folder, none).lexically_normal();
   return (path.has_filename() ? path.filename() : path.parent_path().filename()).string();
 }
 

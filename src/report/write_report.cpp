@@ -7,6 +7,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/files.h"
 #include "base/printable.h"
 #include "report/report.h"
 #include "saturate/data/error.h"
@@ -19,14 +20,14 @@ bool is_run(Env& env, const std::string& input) {
 }
 
 // An existing file is replaced only if it is a page, by its name or by how it begins: `path` may
-// name a run's records by mistake.
+// name a run's records by mistake. A link's own name says nothing of the file.
 void require_replaceable(Env& env, const std::string& path) {
   constexpr std::string_view kPageBegin = "<!DOCTYPE html>";  // of src/report/page/page.html
   std::error_code none;
   if (env.is_directory(path))
     fail(ErrorKind::kUsage, "the report's file is a folder", path,
          "Name a file, such as " + path + "/report.html");
-  if (path.ends_with(".html") || path.ends_with(".htm")) return;
+  if (!is_link(path) && (path.ends_with(".html") || path.ends_with(".htm"))) return;
   if (!std::filesystem::is_regular_file(path, none)) return;  // new, or such as /dev/stdout
   const auto file = env.open_readable(path);
   if (file->size() == 0) return;
@@ -48,11 +49,16 @@ std::string report_path(Env& env, const std::vector<std::string>& inputs, const 
 
 std::string write_report(Env& env, const std::vector<std::string>& inputs, const std::string& out) {
   std::string path = report_path(env, inputs, out);
+  if (out.empty() && is_link(path))
+    fail(ErrorKind::kUsage, "a symbolic link may lead out of the run's folder", path,
+         "Remove it, or name another file for the report");
   require_replaceable(env, path);
   std::set<std::string> seen;
   std::vector<RunReading> runs;
   std::vector<LadderReading> ladders;
   for (const auto& input : inputs) {
+    if (input.empty())
+      fail(ErrorKind::kUsage, "the name of a run is empty", "report", "Give the folder of one");
     const bool is_folder = is_run(env, input);
     std::error_code none;  // reported when the input is read
     if (!seen.insert(std::filesystem::weakly_canonical(input, none).string()).second)

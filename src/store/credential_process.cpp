@@ -102,10 +102,11 @@ int wait_for_end(pid_t child, const std::string& origin) {
 }
 
 void require_success(int status, const std::string& origin) {
-  if (!WIFEXITED(status))
-    fail_for_now("is ended by signal " + std::to_string(WTERMSIG(status)), origin);
-  if (WEXITSTATUS(status) != 0)
-    fail_process("ends with code " + std::to_string(WEXITSTATUS(status)), origin);
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  // The shell's codes of a command that was killed; those of the AWS command line begin at 252.
+  if (code > 128 && code <= 192)
+    fail_for_now("is ended by signal " + std::to_string(code - 128), origin);
+  if (code != 0) fail_process("ends with code " + std::to_string(code), origin);
 }
 
 }  // namespace

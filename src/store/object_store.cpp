@@ -105,9 +105,9 @@ ObjectStore::ObjectPtr ObjectStore::open(const std::string& url) {
 }
 
 void ObjectStore::warn_unknown(const StoreObject& object) {
-  if (has_unknown_.exchange(true)) return;
+  has_unknown_ = true;
   const bool has_weak = !object.etag.empty();
-  if (has_weak && !cache_) return;
+  if ((has_weak && !cache_) || has_warned_[has_weak].exchange(true)) return;
   print_warning(object.name +
                 (has_weak ? ": the server sends only a weak ETag (W/) and no Last-Modified"
                           : ": the server sends neither ETag nor Last-Modified, so that only its "

@@ -154,6 +154,7 @@ class ObjectStore {
   const std::shared_ptr<CredentialSource> credentials_;
   std::unique_ptr<ExtentCache> cache_;    // may be null
   std::atomic<bool> has_unknown_{false};  // StoreCounts
+  std::atomic<bool> has_warned_[2]{};     // of an object without an ETag; of one with a weak one
   mutable Mutex mutex_;
   Condition progress_;
   std::map<Key, PiecePtr> announced_ GUARDED_BY(mutex_);

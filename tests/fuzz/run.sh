@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Runs every fuzzer of a build folder for a number of seconds, one on each core, with the goldens as seeds. A failing
 # input stays in the build folder, and the fuzzer's last lines are printed.
-#   tests/fuzz/run.sh BUILD SECONDS
+#   tests/fuzz/run.sh BUILD SECONDS [RUNS [NAMES]]
+# RUNS: it ends earlier after so many executions. NAMES: a pattern, such as 'image|index|unpack'; by default all run.
 set -euo pipefail
-build=$1 seconds=$2
+build=$1 seconds=$2 runs=${3:--1} names=${4:-.*}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 
 seeds=$build/seeds
@@ -23,7 +24,7 @@ run_one() { # FUZZER
   local name
   name=$(basename "$1")
   mkdir -p "$build/corpus/$name"
-  "$1" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 \
+  "$1" -max_total_time="$seconds" -runs="$runs" -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 \
     -artifact_prefix="$build/$name-" "$build/corpus/$name" "$seeds" >"$build/$name.log" 2>&1 || {
     tail -n 30 "$build/$name.log"
     return 255  # xargs starts no others
@@ -32,6 +33,7 @@ run_one() { # FUZZER
     "$build/$name.log"
 }
 export -f run_one
-export build seconds seeds
+export build seconds runs seeds
 
-find "$build" -maxdepth 1 -name 'fuzz_*' -type f -perm -u+x | sort | xargs -P "$(nproc)" -I{} bash -c 'run_one {}'
+find "$build" -maxdepth 1 -name 'fuzz_*' -type f -perm -u+x | grep -E "/fuzz_($names)$" | sort |
+  xargs -P "$(nproc)" -I{} bash -c 'run_one {}'

@@ -15,7 +15,7 @@ sys.path.insert(0, str(HERE.parent))
 import nginx_server
 from net_hosts import Host, join
 
-SERVER, CLIENT, PORT = "10.77.0.1", "10.77.0.2", 9000
+SERVER, CLIENT, PORT, LOCAL = "10.77.0.1", "10.77.0.2", 9000, "127.0.0.1"
 ENDPOINT = f"http://{SERVER}:{PORT}"
 SERVERS = {"own": "store_server.py", "nginx": "nginx", "moto": "moto"}
 NGINX = """listen {address}:{port}; root "{served}"; default_type application/octet-stream;
@@ -37,11 +37,11 @@ def cpu_seconds(pid):
 
 
 @contextlib.contextmanager
-def nginx(server, client, served):
+def nginx(server, client, served, address):
     """Starts nginx. Yields a function that ends it and returns the counts from its log."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        directives = NGINX.format(address=SERVER, port=PORT, served=served)
+        directives = NGINX.format(address=address, port=PORT, served=served)
         process = server.start(nginx_server.command(folder, directives, "$connection $bytes_sent", "buffer=64k"))
         nginx_server.wait_until_ready(process, folder)
 
@@ -59,12 +59,19 @@ def nginx(server, client, served):
 
 
 @contextlib.contextmanager
-def script(server, *command):
-    """The same for a script that prints "ready" when it listens, and its counts as JSON when it gets SIGTERM."""
-    process = server.start([sys.executable, *command], stdout=subprocess.PIPE, text=True)
+def ready(server, name, *arguments):
+    """Starts a script of this folder that prints "ready" when it listens. Yields the process."""
+    process = server.start([sys.executable, HERE / name, *arguments], stdout=subprocess.PIPE, text=True)
     with process.stdout:
         if process.stdout.readline() != "ready\n":
-            raise RuntimeError("the server did not start")
+            raise RuntimeError(f"{name} did not start")
+        yield process
+
+
+@contextlib.contextmanager
+def script(server, name, *arguments):
+    """The same as `nginx` for a script that prints its counts as JSON when it gets SIGTERM."""
+    with ready(server, name, *arguments) as process:
 
         def stop():
             process.terminate()
@@ -74,18 +81,36 @@ def script(server, *command):
 
 
 @contextlib.contextmanager
+def delayed(server, delay_ms, stop):
+    """Starts the proxy before a server that listens at LOCAL, and that `stop` ends. Yields a function that ends both;
+    the proxy's CPU time counts as the server's."""
+    with ready(server, "delay_proxy.py", SERVER, PORT, LOCAL, PORT, delay_ms) as process:
+        cpu_before = cpu_seconds(process.pid)
+
+        def stop_both():
+            cpu_s = cpu_seconds(process.pid) - cpu_before
+            process.terminate()  # first, so that the server has no more connections
+            process.wait()
+            counts = stop()
+            return counts | {"cpu_s": counts["cpu_s"] + cpu_s}
+
+        yield stop_both
+
+
+@contextlib.contextmanager
 def store(kind, served, mbit, delay_ms, prefix):
     """(the readers' host, a function that ends the server and returns its counts). The server has the files of the
     folder `served`; moto only those below bucket/`prefix`, since it copies them into its memory first."""
-    with Host(SERVER) as server, Host(CLIENT) as client:
+    with Host(SERVER) as server, Host(CLIENT) as client, contextlib.ExitStack() as stack:
         join(server, client)
         for host in (server, client):
             host.shape(mbit)
+        address = LOCAL if delay_ms else SERVER
         if kind == "nginx":
-            started = nginx(server, client, served)
+            started = nginx(server, client, served, address)
         elif kind == "moto":
-            started = script(server, HERE / "store_moto.py", served, SERVER, PORT, prefix)
+            started = script(server, "store_moto.py", served, address, PORT, prefix)
         else:
-            started = script(server, HERE / "store_server.py", served, SERVER, PORT, "--delay-ms", delay_ms)
-        with started as stop:
-            yield client, stop
+            started = script(server, "store_server.py", served, address, PORT)
+        stop = stack.enter_context(started)
+        yield client, stack.enter_context(delayed(server, delay_ms, stop)) if delay_ms else stop

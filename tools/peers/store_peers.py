@@ -8,14 +8,16 @@
 Each reads one epoch, decodes, crops at random and resizes to 224 pixels, flips and normalises to batches of 64 in fp32,
 with --threads processes (saturate: threads). Every measurement begins without a cache, in a new process and two new
 network namespaces: one for the loader and one for the server, joined by a virtual cable whose rate tc limits (tbf,
-both ways). A case is NAME=MBIT/S:MS; every reply begins MS after its request, which the server does, so that no kernel
-module is needed; opening a connection has no delay. --server is one of
+both ways). A case is NAME=MBIT/S:MS; every request, and the opening of a connection, takes MS longer, as over a link
+of this round trip time. A proxy before the server does that (delay_proxy.py), so that no kernel module is needed. It
+does not imitate the slow start of a connection to a distant server. --server is one of
 
-- own: store_server.py, S3 and plain HTTP in one thread; the only one with delays, so `late` is not a case of the others
+- own: store_server.py, S3 and plain HTTP in one thread
 - nginx: ranges of files over plain HTTP, by one process, with sendfile; bytes and requests are counted from its log.
   Loaders that need S3 are skipped, with a message
 - moto: an S3 server in Python, which copies the whole object for each range, and so limits the rate of every loader. It
-  counts neither bytes nor requests (null). The link is measured with the own server
+  closes the connection after each reply, so that a request has the delay twice. It counts neither bytes nor requests
+  (null). The link is measured with the own server
 
 Rows are
 
@@ -63,15 +65,15 @@ import nginx_server
 from net_hosts import Host, missing
 
 PROBE = 256 << 20
-CASES = "fast=10000:0,gigabit=1000:0,slow=100:0"
+CASES = "fast=10000:0,gigabit=1000:0,slow=100:0,late=10000:20"
 START_LIMIT = 300  # seconds; datasets asks for 2,000 objects one after another
 LOCAL = [name for name in PEERS if name.startswith("saturate")]
 USUAL = [name for name in PEERS if name != "saturate_block"]
 PACKAGES = ("torch", "torchvision", "saturate", "litdata", "mosaicml-streaming", "webdataset", "datasets", "boto3",
             "obstore", "s3fs", "fsspec", "aiohttp", "numpy", "moto")
-NOTE = ("One machine runs server ({}) and loaders. The link is shaped by tc tbf in network namespaces; a delay is the "
-        "server's, before each reply. Caches are deleted before every measurement. The server's files, and those of "
-        "local rows, are in the page cache.")
+NOTE = ("One machine runs server ({}) and loaders. The link is shaped by tc tbf in network namespaces; a delay is "
+        "added to each request, and to the opening of a connection, by a proxy before the server. Caches are deleted "
+        "before every measurement. The server's files, and those of local rows, are in the page cache.")
 
 
 def parse_cases(text):
@@ -260,7 +262,7 @@ def parse_arguments():
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--shards", type=int, default=20)
     parser.add_argument("--server", choices=SERVERS, default="own")
-    parser.add_argument("--cases", type=parse_cases, help=f"default: {CASES}; for --server own also late=10000:20")
+    parser.add_argument("--cases", type=parse_cases, default=CASES, help=f"default: {CASES}")
     parser.add_argument("--many", type=int, default=1000, help="shards for the time to the first batch")
     parser.add_argument("--many-cases", type=lambda text: text.split(","), default="fast,late")
     parser.add_argument("--only", type=lambda text: text.split(","), default=",".join(USUAL))
@@ -269,12 +271,6 @@ def parse_arguments():
     parser.add_argument("--seconds", type=float, default=30.0, help="from the first batch, at most")
     parser.add_argument("--json")
     arguments = parser.parse_args()
-    own = arguments.server == "own"
-    if arguments.cases is None:
-        arguments.cases = parse_cases(f"{CASES},late=10000:20" if own else CASES)
-    late = [name for name, (_, delay_ms) in arguments.cases.items() if delay_ms]
-    if late and not own:
-        parser.error(f"--cases {','.join(late)}: {arguments.server} does not delay replies; write NAME=MBIT/S:0")
     arguments.work, arguments.saturate = arguments.work.resolve(), arguments.saturate.resolve()
     return arguments
 

@@ -23,7 +23,8 @@ const gib = value => value / 2 ** 30;
 const mega = value => value / 1e6;
 // The line charts, by their names on the page. Those of the machine are in the order of the page.
 const lines = {
-  loss: {key: 'loss', title: 'Loss', detail: 'mean since the point before; held out at each evaluation', cut: true,
+  loss: {key: 'loss', title: 'Loss', cut: true,
+         detail: 'training: mean since the point before (saturate.watch: of one step); held out at each evaluation',
          format: significant},
   accuracy: {key: 'accuracy', title: 'Accuracy', scale: hundredfold, smooth: true,
              format: value => `${digits(value, 2)} %`,
