@@ -5,9 +5,9 @@ file, and a file of an earlier run. Needs the Python package (pip install ./pyth
     bench/index_epochs.py SOURCE [--threads 2] [--rounds 5] [--dali] [--json FILE]
 
 The three are measured alternately, round by round, and the files are in the page cache after the first, which is not
-counted. --dali: NVIDIA DALI on the same folder too, an epoch in each round, after one that is not counted. "after batch
-10" leaves out the first ten batches of the first epoch, which allocate new memory: other loaders are measured after a
-warm-up. Prints the JSON of `saturate bench`, with the checkout's commit.
+counted. --dali: NVIDIA DALI on the same folder too, an epoch in each round, right after one that is not counted. "after
+batch 10" leaves out the first ten batches of the first epoch, which allocate new memory: other loaders are measured
+after a warm-up. Prints the JSON of `saturate bench`, with the checkout's commit.
 """
 
 import argparse
@@ -55,7 +55,6 @@ def main():
     rates, peer = {}, None
     if options.dali:
         peer = dali(Files(options.source.removeprefix("folder:")), options.threads)
-        peer()
     with tempfile.TemporaryDirectory() as folder:
         kept = f"{folder}/kept.points"
         epochs(options.source, options.threads, kept)
@@ -64,8 +63,10 @@ def main():
                 for epoch, rate in epochs(options.source, options.threads, index):
                     rates.setdefault(f"index {name} {epoch}", []).append(rate)
             if peer:
+                peer()  # empties the queue that DALI has filled meanwhile
                 begin = time.perf_counter()
                 rates.setdefault("dali", []).append(peer() / (time.perf_counter() - begin))
+                time.sleep(1)  # it fills the queue again
     rows = [with_spread({"name": name, "unit": "images/s"}, values) for name, values in rates.items()]
     write("index_epochs", rows, options.json, commit_of_checkout(), threads=options.threads)
 
