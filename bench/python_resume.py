@@ -31,10 +31,10 @@ import time
 import zlib
 
 from planted_faults import LOOPS
-from python_faults import ROOT, TIME_LIMIT_S, commit, edit, fetch_scripts, make_images
+from python_faults import ROOT, TIME_LIMIT_S, edit, fetch_scripts, make_images
 
 sys.path.insert(0, str(ROOT.parent / "tools/peers"))
-from peer_report import cores, cpu_name  # noqa: E402
+from peer_report import commit_of_checkout, cores, cpu_name  # noqa: E402
 
 LOOP = next(loop for loop in LOOPS if loop.name == "torchvision")
 EPOCHS, SAVE_STEPS, KILLED_WORLD, MAX_DELAY_S = 3, 2, 2, 0.05
@@ -277,8 +277,8 @@ def main():
         for row in rows_of(trial, script, whole, options):
             rows.append(row)
             if options.json:
-                options.json.write_text(json.dumps({"bench": "python_resume", "commit": commit(), "host": host,
-                                                    "rows": rows}, indent=2) + "\n")
+                options.json.write_text(json.dumps({"bench": "python_resume", "commit": commit_of_checkout(),
+                                                    "host": host, "rows": rows}, indent=2) + "\n")
     print(table(rows))
     return 0 if not any(row["median"] for row in rows) else 1
 

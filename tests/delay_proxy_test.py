@@ -16,6 +16,9 @@ import time
 import unittest
 
 PROXY = pathlib.Path(__file__).resolve().parent.parent / "tools/peers/delay_proxy.py"
+sys.path.insert(0, str(PROXY.parent))
+from store_link import cpu_seconds  # noqa: E402
+
 DELAY_S = 0.1
 BODY = os.urandom(1 << 20) * 50
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close() sends a reset
@@ -46,11 +49,6 @@ class Echo(http.server.BaseHTTPRequestHandler):
 class Server(http.server.ThreadingHTTPServer):
     def handle_error(self, *_):
         pass  # of clients that have gone
-
-
-def cpu_seconds(pid):
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory(pid):

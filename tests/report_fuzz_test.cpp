@@ -55,7 +55,7 @@ TEST(FuzzTorchModules, Metrics) {
 }
 
 // Numbers beyond a counter's range are skipped, not wrapped around; a line with an invalid step is
-// no record.
+// not a record.
 TEST(FuzzTorchModules, NumbersBeyondAnyCounterAreSkipped) {
   const auto record = from_json_line(
       R"({"kind":"step","step":4,"samples":18446744073709551615,"memory_peak_bytes":-1e300})");

@@ -5,6 +5,7 @@ when this process ends, in whatever way, and with it everything that was started
 Needs root, iproute2 and util-linux; `missing()` checks.
 """
 
+import argparse
 import ctypes
 import os
 import shutil
@@ -134,3 +135,16 @@ def can_delay():
         except subprocess.CalledProcessError:
             return False
     return True
+
+
+def parse_links(text):
+    """{name: (Mbit/s, delay in ms)}, of an option's text "NAME=MBIT/S:MS,..."."""
+    links = {}
+    for part in text.split(","):
+        try:
+            name, figures = part.split("=")
+            mbit, delay_ms = map(float, figures.split(":"))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"'{part}': write NAME=MBIT/S:MS, such as slow=200:20") from None
+        links[name] = (mbit, delay_ms)
+    return links

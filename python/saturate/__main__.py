@@ -130,12 +130,12 @@ def _measure(arguments: Any) -> None:
 
 
 def _make_page(arguments: Any) -> None:
-    from .reporting import paths_of_report
+    from .reporting import write_page
 
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         # Python's handler would run only after the page is written.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    print(f"report  {paths_of_report(arguments.folders, arguments.out)[1]}")
+    print(f"report  {write_page(arguments.folders, arguments.out)[1]}")
 
 
 def _check(arguments: Any) -> None:
@@ -160,7 +160,7 @@ def _check(arguments: Any) -> None:
 def main() -> int:
     arguments = _parser().parse_args()
     try:
-        if arguments.command != "report":
+        if "script" in arguments:
             _check(arguments)
         commands = {"diagnose": _diagnose, "tune": _tune, "measure": _measure, "report": _make_page}
         commands[arguments.command](arguments)

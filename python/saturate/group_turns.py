@@ -16,7 +16,7 @@ STEPS, MOST_STEPS = 3, 50       # of a turn
 ROUNDS, MOST_ROUNDS = 3, 12
 SETTLING, MOST_SETTLING = 3, 20  # steps with another size of buckets before it is measured
 TURN_S = 0.5
-MEET_S = 60.0                   # that a process waits for the others
+RENDEZVOUS_S = 60.0             # that a process waits for the others
 SCALE = 4                       # times larger and smaller buckets are tried
 MIB = 1 << 20
 
@@ -27,9 +27,11 @@ OF_REDUCER = ("reducer", "logger", "bucket_bytes_cap", "bucket_bytes_cap_default
 SPECIAL = ("find_unused_parameters", "static_graph", "mixed_precision", "_delay_all_reduce_params",
            "_use_python_reducer", "bucket_bytes_cap_list", "_require_manual_backward_finalization")
 
-LESS_OFTEN = "with model.no_sync():  # accumulate gradients over more batches, in all but the last of them"
+LESS_OFTEN = "with model.no_sync():  # accumulate gradients over more batches: use it for each of them but the last"
 
-_MEETINGS = itertools.count()
+AT_MOST = "# the gain is inferred from steps without all-reduce, and is at most this"
+
+_RENDEZVOUS = itertools.count()
 
 
 def world_of(torch: Any) -> int:
@@ -117,42 +119,41 @@ class GroupTurns:
                 stack.enter_context(module.no_sync())
             yield
 
-    def _meet(self) -> None:
+    def _rendezvous(self) -> None:
         """The others may run the script alone, as those that Lightning starts: their collectives would not match."""
-        store, number = self._group.distributed_c10d._get_default_store(), next(_MEETINGS)
+        store, number = self._group.distributed_c10d._get_default_store(), next(_RENDEZVOUS)
         keys = [f"saturate/{number}/{rank}" for rank in range(self._group.get_world_size())]
         store.set(keys[self._group.get_rank()], "1")
         try:
-            store.wait(keys, datetime.timedelta(seconds=MEET_S))
+            store.wait(keys, datetime.timedelta(seconds=RENDEZVOUS_S))
         except RuntimeError:
             raise Error("the other processes are not diagnosed. Call saturate.diagnose in all of them, or start "
                         "all with torchrun --nproc-per-node N -m saturate diagnose SCRIPT") from None
 
     def agreed(self, value: int) -> int:
-        """That of rank 0."""
+        """Returns rank 0's value on all ranks."""
         values = [value]
         with self._on_device():
             self._group.broadcast_object_list(values, 0)
         return int(values[0])
 
     def gathered(self, value: Any) -> List[Any]:
-        """By rank."""
+        """Returns the values of all ranks, by rank."""
         values: List[Any] = [None] * self._group.get_world_size()
         with self._on_device():
             self._group.all_gather_object(values, value)
         return values
 
     def agreed_pace(self, pace: Pace, is_of_slowest: bool = False) -> Pace:
-        """The fastest rank's steps/s, as samples/s too: the others have waited for one that was interrupted, or whose
-        saves do not count."""
+        """The same pace on all ranks: the steps/s of the fastest one (`is_of_slowest`: of the slowest), also as
+        samples/s. Others are slower if they waited for a rank that was interrupted, or whose saves do not count."""
         paces = self.gathered(pace)
-        rates = sorted(each.steps_per_s for each in paces)
-        rate = rates[0 if is_of_slowest else -1]
+        rate = (min if is_of_slowest else max)(each.steps_per_s for each in paces)
         return Pace(rate, rate, min(each.made for each in paces))
 
     def agreed_what_ifs(self, own: Sequence[WhatIf]) -> List[WhatIf]:
-        """Those of any rank, in the same order on all. A rank that has none of its own goes on as it is; all skip what
-        one of them skips."""
+        """Returns the what-ifs of all ranks, in the same order on each. A rank that lacks one runs unchanged; if one
+        rank skips it, all do."""
         by_name = {each.name: each for each in own}
         by_rank = self.gathered([dataclasses.replace(each, change=contextlib.nullcontext) for each in own])
         offered: Dict[str, List[WhatIf]] = {}
@@ -178,10 +179,10 @@ class GroupTurns:
     def run(self, seconds: float, tries_sizes: bool, options: Any = None) -> Generator[Any, None, None]:
         """`tries_sizes`: also other sizes of buckets, if all-reduces cost time; they get half of the seconds.
         `options`: must be the same on all ranks."""
-        self._meet()
+        self._rendezvous()
         if any(each != options for each in self.gathered(options)):
-            raise Error("the processes have different arguments (saturate.diagnose). Give all the same only, skip and "
-                        "seconds")
+            raise Error("the processes call saturate.diagnose with different arguments. Pass the same values of only, "
+                        "skip and seconds in all of them")
         pilot = yield from self._turns.fixed(self._arm, contextlib.nullcontext, STEPS)
         step_s = 1 / pilot.steps_per_s
         self.steps = self.agreed(int(min(MOST_STEPS, max(STEPS, TURN_S / step_s))))
@@ -245,8 +246,8 @@ def group_what_ifs(whole: Sequence[float], own: Sequence[Sequence[float]]) -> Li
     means = [sum(each) / len(each) for each in own]
     slowest = means.index(max(means))
     sums = WhatIf("ddp-buckets", Remedy("Send gradients less often", (
-        LESS_OFTEN, "# inferred from steps without all-reduce: at most this; no other size of buckets was tried",
-        "# it includes the time in which ranks wait for one that is slower in some steps")), is_inferred=True)
+        LESS_OFTEN, AT_MOST + "; no other size of buckets was tried",
+        "# the gain includes waits for a rank that is slower in some steps")), is_inferred=True)
     straggler = WhatIf("straggler", Remedy(f"Rank {slowest} works {max(means) * 1e3:.1f} ms a step, longer than the "
                                            "others: look at its input and its machine"), is_inferred=True)
     for number, step_s in enumerate(whole):
@@ -280,5 +281,5 @@ def with_sizes(sums: WhatIf, seconds: Dict[int, List[float]]) -> WhatIf:
     if worth:
         return max(worth, key=lambda each: each.gain or Gain(0.0, 0.0, 0.0))
     sums.remedy = Remedy("Send gradients less often: no other size of buckets is clearly faster", (
-        LESS_OFTEN, *lines, "# inferred from steps without all-reduce: at most this"))
+        LESS_OFTEN, *lines, AT_MOST))
     return sums

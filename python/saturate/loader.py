@@ -118,8 +118,8 @@ class Loader:
 
     How
         threads: threads that decode; by default one for each core. num_workers is DataLoader's name for it.
-        epochs: how many the run has, in training. At the end of each but the last, the first samples of the next are
-            fetched from a URL. By default none are, since this may be the last.
+        epochs: number of epochs of the run, in training. If the source is a URL, the first samples of the next epoch
+            are fetched at the end of each epoch but the last. By default they are not, since any may be the last.
         prefetch: batches in flight. shuffle: "full" or True, "block", "none" or False.
         decode: "exact" or "fast". cache: "none", "ram", "ram:decoded". on_error: "fail" or "skip".
         seed: of the order and of all random choices.

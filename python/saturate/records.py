@@ -26,6 +26,11 @@ SCALARS = ("loss", "lr", "images_per_s", "memory_peak_bytes")
 is_measured_script = False
 
 
+def keeps_runs() -> bool:
+    """Whether this process writes runs and reports: that of rank 0, unless saturate measures its script."""
+    return is_rank_0() and not is_measured_script
+
+
 class Reading(NamedTuple):
     """The counts up to a time."""
 
@@ -80,7 +85,7 @@ class RunFolder:
         self._file.flush()
 
     def leave_to_parent(self) -> None:
-        """In a forked process, which would keep the lock when its parent has ended."""
+        """Called in a forked process: closes its copy of the file, which would keep the lock after the parent's end."""
         with open(os.devnull, "w") as null:
             os.dup2(null.fileno(), self._file.fileno(), inheritable=False)
 
@@ -132,9 +137,9 @@ class EventFiles:
 class Outputs:
     """One that cannot be written is closed with a warning, since the training is to go on."""
 
-    def __init__(self, opened: List[Any]) -> None:
-        self.open = opened
-        self.opened = list(opened)  # also after they are closed
+    def __init__(self, run: Optional[RunFolder] = None) -> None:
+        self.run = run  # also after it is closed
+        self.open: List[Any] = [] if run is None else [run]
 
     def write(self, record: Dict[str, Any]) -> None:
         self._with_each(lambda output: output.write(record))
@@ -142,6 +147,11 @@ class Outputs:
     def close(self) -> None:
         self._with_each(lambda output: output.close())
         self.open.clear()
+
+    def leave_to_parent(self) -> None:
+        """Called in a forked process."""
+        if self.run is not None and self.run in self.open:
+            self.run.leave_to_parent()
 
     def _with_each(self, call: Callable[[Any], None]) -> None:
         for output in list(self.open):
@@ -160,10 +170,10 @@ def open_outputs(out: Any, tensorboard: Union[bool, str, os.PathLike[str]]) -> O
     if tensorboard is True and out is None:
         raise Error("there is no folder for TensorBoard's events (tensorboard). Give out= too, or the folder in place "
                     "of True")
-    if not is_rank_0() or is_measured_script:
-        return Outputs([])
+    if not keeps_runs():
+        return Outputs()
     kind = None if tensorboard is False else summary_writer()
-    outputs = Outputs([] if out is None else [RunFolder(out)])
+    outputs = Outputs(None if out is None else RunFolder(out))
     if kind is not None:
         try:
             folder: Any = os.path.join(outputs.open[0].path, "tb") if tensorboard is True else tensorboard

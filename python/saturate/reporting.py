@@ -6,15 +6,14 @@ import os
 from typing import List, Optional, Sequence, Tuple, Union
 
 from . import _core, records
-from .world import is_rank_0
 
 Path = Union[str, "os.PathLike[str]"]
 
 
-def paths_of_report(folders: Sequence[Path], out: Optional[Path], writes: bool = True) -> Tuple[str, str]:
+def write_page(folders: Sequence[Path], out: Optional[Path], writes: bool = True) -> Tuple[str, str]:
     """Writes the page, if it `writes`. Returns its path, and the same for printing."""
     if not folders:
-        raise _core.Error("no run is given (saturate.report). Give the folder of one")
+        raise _core.Error("no run is given (saturate.report). Give the folder of a run")
     names = [os.fsencode(each) for each in (*folders, "" if out is None else out)]
     if any(b"\0" in name for name in names):
         raise ValueError("a path has a NUL byte (saturate.report)")
@@ -38,4 +37,4 @@ def report(folders: Union[Path, Sequence[Path]], out: Optional[Path] = None) -> 
     Raises saturate.Error.
     """
     several: List[Path] = [folders] if isinstance(folders, (str, os.PathLike)) else list(folders)
-    return paths_of_report(several, out, is_rank_0() and not records.is_measured_script)[0]
+    return write_page(several, out, records.keeps_runs())[0]

@@ -20,6 +20,7 @@ from .turns import Arm, Change, Gain, Pace, Steps, Turns, WhatIf, held, not_trie
 SHORTEST_S, LONGEST_S = 60, 300  # unless the seconds are given
 FIRST_ROUNDS, MOST_ROUNDS = 3, 12
 FIRST_SHARE = 0.55     # of the time, for a first measurement; then what is worth doing is measured again, then the rest
+GROUP_FIRST_SHARE = 0.8  # the same with several processes
 HOPELESS = 1.02        # the end of an interval that is not measured further
 LEAST_MADE = 0.5       # of the optimizers' steps for a batch, without which a change has made the loop skip batches
 NEEDED = 1.05          # the least upper end of an interval with which a change can be worth doing
@@ -111,7 +112,7 @@ class Session:
             self._extend()
             self.results = self._wanted()  # with more time `compile` is tried too
             self._persistence()
-            first = yield from self._first_pass(FIRST_SHARE if self._group is None else 0.8)
+            first = yield from self._first_pass(FIRST_SHARE if self._group is None else GROUP_FIRST_SHARE)
             worth = [each for each in first if each.is_worth() or _is_suspect(each)]
             yield from self._second_pass(worth)
             yield from self._first_pass(1.0)
@@ -123,7 +124,8 @@ class Session:
                 self._kept.restore()
 
     def _of_group(self) -> NoPace:
-        """First what is between processes that train together. If seconds are given, the other half is for the rest."""
+        """Measures all-reduces and a straggler first, in half of the seconds if they are given; then the changes of a
+        step."""
         self._group = group = GroupTurns(self.torch, self.turns, self.seen.groups, self._own, self.seen.looking)
         if self.torch.distributed.get_rank() > 0:
             self._report = lambda _: None
@@ -225,7 +227,7 @@ class Session:
         return [each for each in found if not each.skipped]
 
     def _without_needless(self, found: List[WhatIf]) -> List[WhatIf]:
-        """These, of which some are skipped; in a group also those that other ranks have found."""
+        """Marks what-ifs that need no measurement as skipped, and returns all; in a group also those of other ranks."""
         for each in found:
             assert each.name in NAMES
             if self._group is not None and each.name in ALONE and (not each.skipped or each.name == "compile"):
@@ -324,7 +326,7 @@ class Session:
                 raise
             if self._group is not None:  # others may be in the middle of a step, where they agree on nothing
                 raise Error(f"the step failed with {what_if.name}: {first_line(failure)} (saturate.diagnose). "
-                            f"Leave it out: skip=[{what_if.name!r}]") from failure
+                            f"Skip it: skip=[{what_if.name!r}]") from failure
             what_if.fail(f"it failed: {first_line(failure)}")
         finally:
             if other is not self._own:

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 from ._core import BatchIterator, Error, PhaseClock, StepCounter
 from .loader_what_ifs import have_same_data, length_of
 from .phases import NAMES, Hooks, shares
-from .records import Outputs, Reading, RunFolder, device_phases, finite, open_outputs, record_of, worker_times
+from .records import Outputs, Reading, device_phases, finite, open_outputs, record_of, worker_times
 from .sampling import SEARCH_STEPS, Sampling
 from .telemetry import Gpu, Telemetry
 from .world import warn_if_undivided
@@ -87,7 +87,7 @@ class Watch(StepCounter):
         self._is_block = False        # a `with` block's
         self._loss: Any = None
         has_outputs = out is not None or tensorboard is not False  # else it need not know its rank
-        self._outputs = open_outputs(out, tensorboard) if has_outputs else Outputs([])
+        self._outputs = open_outputs(out, tensorboard) if has_outputs else Outputs()
         gpu = Gpu()
         self._telemetry, self._total_telemetry = Telemetry(gpu), Telemetry(gpu)
         try:
@@ -247,7 +247,7 @@ class Watch(StepCounter):
     @property
     def folder(self) -> Optional[str]:
         """The run's folder, for saturate.report(); None if this process writes none."""
-        return next((each.path for each in self._outputs.opened if isinstance(each, RunFolder)), None)
+        return None if self._outputs.run is None else self._outputs.run.path
 
     @property
     def phases(self) -> Dict[str, float]:
@@ -298,11 +298,9 @@ def _close_all() -> None:
 def _stop_in_child() -> None:
     for one in _active:  # its thread has the same number in a forked process, such as a DataLoader's worker
         one._clock.thread = None
-        for output in one._outputs.open:
-            if isinstance(output, RunFolder):
-                output.leave_to_parent()
+        one._outputs.leave_to_parent()
         _of_parents.append(one._outputs)  # kept, since a destructor may write
-        one._outputs = Outputs([])
+        one._outputs = Outputs()
     _active.clear()  # it may make its own
 
 

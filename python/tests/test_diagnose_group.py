@@ -145,7 +145,7 @@ IMPATIENT = """
 import sys
 import torch.distributed as dist
 from saturate import group_turns, scripts
-group_turns.MEET_S = 2
+group_turns.RENDEZVOUS_S = 2
 print(scripts.diagnose_script(sys.argv[1], sys.argv[2:]).refused)
 """
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import saturate
-from saturate import records, reporting, watching
+from saturate import records, watching
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_names_that_are_not_utf_8(watch, tmp_path):
     assert (done.returncode, done.stdout) == (0, f"report  {tmp_path}/\\xff/report.html\n"), done.stderr
 
 
-@pytest.mark.parametrize("owner, name, value", [(reporting, "is_rank_0", lambda: False),
+@pytest.mark.parametrize("owner, name, value", [(records, "is_rank_0", lambda: False),
                                                 (records, "is_measured_script", True)])
 def test_only_rank_0_of_a_script_that_is_not_measured_writes(monkeypatch, tmp_path, owner, name, value):
     monkeypatch.setattr(owner, name, value)

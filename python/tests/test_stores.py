@@ -44,7 +44,7 @@ def test_ctrl_c_ends_opening_a_store_that_is_away():
 
 
 def bytes_sent(folder, epochs, wait_s=1):
-    """By a store of the folder, for one epoch of a loader, and meanwhile for the next one."""
+    """Bytes that a server of the folder sends while a loader reads one epoch, and in the wait_s after it."""
     with socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

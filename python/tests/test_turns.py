@@ -67,7 +67,7 @@ def test_what_was_loaded_ahead_is_no_gain():
 
 @pytest.mark.parametrize("interrupted", [(), (3,), (2, 3)])
 def test_a_turn_that_other_processes_make_too_has_as_many_steps(interrupted):
-    """Also where a step is interrupted, whose time does not count, or where all are. Its change is told of each."""
+    """Also if a step is interrupted, so that its time does not count, or if all are. begin_step is called for each."""
     turns, arm, begun = Turns(lambda: None, Clock()), Arm(lambda: itertools.repeat(torch.zeros(8, 1))), []
     steps, made = turns.fixed(arm, lambda: contextlib.nullcontext(lambda: begun.append(made)), 2), 0
     with pytest.raises(StopIteration) as end:

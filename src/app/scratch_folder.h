@@ -47,7 +47,7 @@ class ScratchFolder {
   const std::string& path() const { return path_; }
 
  private:
-  // A dangling link is not, so that remove_made() does not remove it.
+  // False for a dangling link, so that remove_made() does not remove it.
   static bool is_missing(const std::filesystem::path& path) {
     std::error_code ignored;
     const auto status = std::filesystem::symlink_status(path, ignored);

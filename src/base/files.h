@@ -32,8 +32,8 @@ inline std::string text_of_file(Env& env, const std::string& path) {
 class LineReader {
  public:
   LineReader(Env& env, const std::string& path) : file_(env.open_readable(path)) {}
-  // As std::getline(): false at the end. Of a line longer than 64 MiB it gives about the first
-  // 64 MiB. Fails as ReadableFile::read_at() does.
+  // As std::getline(): false at the end. Gives about the first 64 MiB of a longer line. Fails as
+  // ReadableFile::read_at() does.
   bool next(std::string& line);
   // Whether the latest line ended with the file, without a newline.
   bool is_cut() const { return is_cut_; }

@@ -121,7 +121,8 @@ std::unique_ptr<FileLock> SourceIndex::lock(bool patient) {
       if (error.kind() != ErrorKind::kUsage) return nullptr;
       if (!patient || tries == kPatientTries) throw;
       if (tries == kQuietTries)
-        print_warning(path_ + ".lock: waiting for another process, which saves this index");
+        print_warning(path_ +
+                      ".lock: another process is saving this index; waiting for it, at most 60 s");
     }
     env_.sleep_ns(100'000'000);
   }

@@ -132,8 +132,8 @@ class HuffmanTable {
   }
 
   static constexpr int kMaxLook = 10;
-  // The first symbol and the code of the second one have 3 bits or more, if that has a value: it
-  // fits in a byte of WideEntry.
+  // If the second symbol has a value, at least 3 of the bits are the first symbol and the second
+  // one's code, so that the value fits in a byte of WideEntry.
   static_assert(kMaxLook - 3 <= 7);
 
  private:

@@ -43,7 +43,8 @@ std::string make_report(std::span<const RunReading> runs,
 std::string report_path(Env& env, const std::vector<std::string>& inputs, const std::string& out);
 
 // Writes that file, and returns its path. Prints the runs' warnings. Fails with kUsage if an input
-// is given twice, or the file is a folder or no page, or by default a link. REQUIRES: at least one
+// is given twice, if the file is a folder or exists and is no HTML page, or if `out` is empty and
+// the file is a symbolic link. REQUIRES: at least one
 // input.
 std::string write_report(Env& env, const std::vector<std::string>& inputs, const std::string& out);
 

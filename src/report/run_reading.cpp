@@ -38,14 +38,6 @@ class Records {
       run_.evaluations.push_back(std::move(record));
     }
   }
-  void merge_steps() {
-    auto& steps = run_.steps;
-    if (steps_.size() > 1)
-      steps.push_back(merged(steps_, steps.empty() ? 0 : steps.back().step));
-    else if (!steps_.empty())
-      steps.push_back(std::move(steps_.front()));
-    steps_.clear();
-  }
   // The last record stays as it is: a report shows its values as the latest ones.
   void finish() {
     if (steps_.empty()) return;
@@ -56,6 +48,15 @@ class Records {
   }
 
  private:
+  void merge_steps() {
+    auto& steps = run_.steps;
+    if (steps_.size() > 1)
+      steps.push_back(merged(steps_, steps.empty() ? 0 : steps.back().step));
+    else if (!steps_.empty())
+      steps.push_back(std::move(steps_.front()));
+    steps_.clear();
+  }
+
   RunReading& run_;
   const size_t each_;
   std::vector<MetricsRecord> steps_;

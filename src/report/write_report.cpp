@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <set>
@@ -50,7 +49,8 @@ std::string report_path(Env& env, const std::vector<std::string>& inputs, const 
 std::string write_report(Env& env, const std::vector<std::string>& inputs, const std::string& out) {
   std::string path = report_path(env, inputs, out);
   if (out.empty() && is_link(path))
-    fail(ErrorKind::kUsage, "a symbolic link may lead out of the run's folder", path,
+    fail(ErrorKind::kUsage,
+         "the report's file is a symbolic link, which may lead out of the run's folder", path,
          "Remove it, or name another file for the report");
   require_replaceable(env, path);
   std::set<std::string> seen;
@@ -58,7 +58,7 @@ std::string write_report(Env& env, const std::vector<std::string>& inputs, const
   std::vector<LadderReading> ladders;
   for (const auto& input : inputs) {
     if (input.empty())
-      fail(ErrorKind::kUsage, "the name of a run is empty", "report", "Give the folder of one");
+      fail(ErrorKind::kUsage, "the name of a run is empty", "report", "Give the folder of a run");
     const bool is_folder = is_run(env, input);
     std::error_code none;  // reported when the input is read
     if (!seen.insert(std::filesystem::weakly_canonical(input, none).string()).second)

@@ -3,10 +3,10 @@
 
     tools/peers/delay_proxy.py LISTEN_ADDRESS PORT TARGET_ADDRESS TARGET_PORT DELAY_MS
 
-It connects to the target, and begins to read from the client, DELAY_MS after it has accepted. What it has read goes on
-DELAY_MS later. So a reply comes one delay later, and the first one of a connection two, as over a link of this round
-trip time. What the target sends goes on at once, from socket to socket within the kernel (splice), so that the rate
-stays as it is. Prints "ready" when it listens. SIGTERM ends it. Needs Linux and Python 3.10.
+It connects to the target, and begins to read from the client, DELAY_MS after it has accepted. It forwards what it has
+read DELAY_MS later. So each reply is one delay late, and the first reply of a connection two delays, as over a link of
+this round-trip time. It forwards what the target sends at once, from socket to socket within the kernel (splice), so
+that the rate stays as it is. Prints "ready" when it listens. SIGTERM ends it. Needs Linux and Python 3.10.
 """
 
 import collections
@@ -31,7 +31,7 @@ class Pair:
     def __init__(self, proxy, client):
         self.proxy, self.client, self.target = proxy, client, socket.socket()
         self.pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        with contextlib.suppress(OSError):  # one user's pipes have a limit: then it stays as it is
+        with contextlib.suppress(OSError):  # the user's limit for pipes is reached: the pipe keeps its size
             fcntl.fcntl(self.pipe[1], fcntl.F_SETPIPE_SZ, PIPE)
         self.due, self.kept, self.piped = bytearray(), 0, 0
         self.client_ended = self.end_is_due = self.target_ended = self.closed = False
@@ -126,13 +126,13 @@ class Proxy:
         self.listener.setblocking(False)
         self.poll = select.epoll()
         self.poll.register(self.listener, EPOLLIN)
-        self.watched, self.waiting = {}, collections.deque()  # the delay is one for all: first in, first out
+        self.watched, self.waiting = {}, collections.deque()  # all have the same delay: first in, first out
 
     def later(self, what, *arguments):
         self.waiting.append((time.monotonic() + self.delay, what, arguments))
 
     def watch(self, pair, link, events):
-        """Without events it is not registered, since epoll always tells of EPOLLHUP."""
+        """A socket without events is unregistered, since epoll always reports EPOLLHUP."""
         number = link.fileno()
         before = self.watched[number][0] if number in self.watched else 0
         if events == before:
@@ -170,7 +170,7 @@ def main():
     address, port, target, target_port, delay_ms = sys.argv[1:]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # four for each connection
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection has four file descriptors
     proxy = Proxy((address, int(port)), (target, int(target_port)), float(delay_ms) / 1000)
     print("ready", flush=True)
     proxy.run()

@@ -23,7 +23,7 @@ from ddp_peer import Saturate, cores, outputs
 from peer_report import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
-from net_hosts import Host, can_delay, join, missing
+from net_hosts import Host, can_delay, join, missing, parse_links
 
 ADDRESSES = ["10.77.0.1", "10.77.0.2"]
 # With all gradients in one bucket, they are sent after backward.
@@ -33,15 +33,6 @@ VARIANTS = {
     "overlap, bf16": ["distributed.compress=bf16"],
     "overlap, powersgd": ["distributed.compress=powersgd"],
 }
-
-
-def parse_fabrics(text):
-    fabrics = {}
-    for part in text.split(","):
-        name, figures = part.split("=")
-        mbit, delay_ms = map(float, figures.split(":"))
-        fabrics[name] = (mbit, delay_ms)
-    return fabrics
 
 
 def measure(saturate, settings, shape, arguments):
@@ -68,7 +59,7 @@ def main():
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=float, default=3600, help="seconds for one measurement at most")
-    parser.add_argument("--fabrics", type=parse_fabrics, default="ethernet=1000:0.1,fast=10000:0.01")
+    parser.add_argument("--fabrics", type=parse_links, default="ethernet=1000:0.1,fast=10000:0.01")
     parser.add_argument("--saturate", type=pathlib.Path, default=ROOT / "build/saturate")
     parser.add_argument("--json")
     arguments = parser.parse_args()

@@ -328,14 +328,10 @@ def main():
                                capture_output=True, text=True)
         found = run_rungs(rungs, python, probe.stdout.strip() == "True", arguments.rounds, arguments.seconds)
     print_table(found)
-    try:
-        commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"],
-                                capture_output=True, text=True, check=False).stdout.strip() or None
-    except FileNotFoundError:  # no git, such as on a machine with a staged gpu-check
-        commit = None
     text = json.dumps({"title": ladder["title"] + ", Python", "recipe": ladder["recipe"],
                        "set": ladder.get("set", []),
-                       "host": {"cpu": peer_report.cpu_name(), "cores": peer_report.cores()}, "commit": commit,
+                       "host": {"cpu": peer_report.cpu_name(), "cores": peer_report.cores()},
+                       "commit": peer_report.commit_of_checkout(),
                        "rounds": arguments.rounds, "seconds": arguments.seconds, "interrupted": False,
                        "rungs": found}, indent=2)
     print(text)

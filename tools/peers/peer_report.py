@@ -76,8 +76,12 @@ def commit_of(saturate):
 
 
 def commit_of_checkout():
-    return subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True,
-                          check=True).stdout.strip()
+    """None without git, such as on a machine with a staged gpu-check."""
+    try:
+        return subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True,
+                              text=True, check=False).stdout.strip() or None
+    except FileNotFoundError:
+        return None
 
 
 def write(bench, rows, path=None, commit=None, **more):

@@ -62,7 +62,7 @@ from store_worker import BATCH, FORMATS, PEERS, PLAIN
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 import nginx_server
-from net_hosts import Host, missing
+from net_hosts import Host, missing, parse_links
 
 PROBE = 256 << 20
 CASES = "fast=10000:0,gigabit=1000:0,slow=100:0,late=10000:20"
@@ -74,18 +74,6 @@ PACKAGES = ("torch", "torchvision", "saturate", "litdata", "mosaicml-streaming",
 NOTE = ("One machine runs server ({}) and loaders. The link is shaped by tc tbf in network namespaces; a delay is "
         "added to each request, and to the opening of a connection, by a proxy before the server. Caches are deleted "
         "before every measurement. The server's files, and those of local rows, are in the page cache.")
-
-
-def parse_cases(text):
-    cases = {}
-    for part in text.split(","):
-        try:
-            name, figures = part.split("=")
-            mbit, delay_ms = map(float, figures.split(":"))
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"'{part}': write NAME=MBIT/S:MS, such as slow=200:20") from None
-        cases[name] = (mbit, delay_ms)
-    return cases
 
 
 def place_of(form, which="few"):
@@ -262,7 +250,7 @@ def parse_arguments():
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--shards", type=int, default=20)
     parser.add_argument("--server", choices=SERVERS, default="own")
-    parser.add_argument("--cases", type=parse_cases, default=CASES, help=f"default: {CASES}")
+    parser.add_argument("--cases", type=parse_links, default=CASES, help=f"default: {CASES}")
     parser.add_argument("--many", type=int, default=1000, help="shards for the time to the first batch")
     parser.add_argument("--many-cases", type=lambda text: text.split(","), default="fast,late")
     parser.add_argument("--only", type=lambda text: text.split(","), default=",".join(USUAL))
