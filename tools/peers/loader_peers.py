@@ -19,6 +19,7 @@ re-encoded photographs (quality 90), which is written at first use.
 """
 
 import argparse
+import importlib.metadata
 import os
 import pathlib
 import shutil
@@ -270,6 +271,7 @@ def saturate_own(files, threads):
 
 PEERS = {peer.__name__: peer for peer in (torchvision_io, torchcodec, pillow, dali, spdl, webdataset, litdata, ffcv,
                                           ffcv_half_raw, ffcv_raw_uint8, saturate_python, saturate_own)}
+PACKAGES = ("torch", "pillow", "nvidia-dali", "spdl", "webdataset", "litdata", "ffcv")  # how their names begin
 
 
 class Saturate:
@@ -335,7 +337,9 @@ def main():
             commit = each.measure(arguments.seconds)["commit"]
     rows = [with_spread(row, found) for (row, _), found in zip(built, values)]
     rows += [with_spread(row, found) for each in ours for row, found in each.rows.values()]
-    write("loader_peers", rows, arguments.json, commit)
+    versions = {each.name.lower(): each.version for each in importlib.metadata.distributions()
+                if each.name.lower().startswith(PACKAGES) and each.name.lower() != "torchmetrics"}
+    write("loader_peers", rows, arguments.json, commit, versions=versions)
 
 
 if __name__ == "__main__":
