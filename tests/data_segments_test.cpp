@@ -66,6 +66,7 @@ std::vector<uint64_t> batch_hashes(const Dataset& data, DecodeMode decode, Pixel
 TEST_F(Segments, BatchesEqualThoseOfTheOriginalFiles) {
   const PackReport report = pack(*folder, "shard:" + (dir / "s.shard"));
   EXPECT_EQ(report.segmented, 20u);
+  EXPECT_EQ(report.exact, 16u) << "4 are progressive";
   EXPECT_EQ(report.copied, 4u);
   const auto shard = open_dataset(env(), "shard:" + (dir / "s.shard"));
   for (const DecodeMode decode : {DecodeMode::kExact, DecodeMode::kFast})
@@ -77,7 +78,7 @@ TEST_F(Segments, BatchesEqualThoseOfTheOriginalFiles) {
               << int(decode) << int(type) << int(crop) << train;
 }
 
-TEST_F(Segments, PackingAgainReturnsPlainFilesWithTheSamePixels) {
+TEST_F(Segments, PackingAgainReturnsTheOriginalFiles) {
   PackOptions options;
   options.verify = true;
   pack(*folder, "shard:" + (dir / "s.shard"), options);
@@ -95,8 +96,11 @@ TEST_F(Segments, PackingAgainReturnsPlainFilesWithTheSamePixels) {
     for (size_t i = 0; i < packed->size(); ++i) {
       folder->read(i, sample);
       decode_sample(decoder, sample, expected);
+      const auto original = sample.bytes;
       packed->read(i, sample);
       EXPECT_EQ(sample.encoding == SampleEncoding::kSegmented, uri[0] == 's' && i < 20);
+      const bool is_progressive = i < 20 && i % 5 == 0;
+      EXPECT_EQ(sample.bytes == original, i >= 20 || (uri[0] != 's' && !is_progressive)) << uri;
       decode_sample(decoder, sample, image);
       EXPECT_EQ(image.pixels, expected.pixels) << sample.name;
     }
@@ -119,6 +123,14 @@ TEST_F(Segments, PackingAgainReturnsPlainFilesWithTheSamePixels) {
     folder->read(i, file);
     EXPECT_EQ(sample.bytes, file.bytes);
   }
+}
+
+TEST_F(Segments, FilesThatAreEncodedAgainAreNotRestored) {
+  PackOptions options;
+  options.quality = 80;
+  const PackReport report = pack(*folder, "shard:" + (dir / "s.shard"), options);
+  EXPECT_GT(report.segmented, 20u);
+  EXPECT_EQ(report.exact, 0u);
 }
 
 // A broken file is not split, and its reader reports the same error as for the original.

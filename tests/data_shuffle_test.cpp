@@ -6,6 +6,7 @@
 #include <mutex>
 #include <numeric>
 
+#include "data/in_order.h"
 #include "data/read_ahead.h"
 #include "tests/data_testing.h"
 
@@ -206,27 +207,53 @@ TEST(ReadAhead, AnnouncesSamplesOfAFarSourceInTheirOrder) {
   EXPECT_EQ(data.withdrawn.size(), 9u);
 }
 
-// At most 16 times the budget for memory; one that then comes soon leaves room for another.
+// Some with each call, until all are 60,000; the bytes of these are bounded by the cache alone.
 TEST(ReadAhead, AnnouncesMoreOfAFarSourceForTheDisk) {
-  std::vector<uint32_t> order(200);
+  std::vector<uint32_t> order(70'000);
   std::iota(order.begin(), order.end(), 0u);
   const FarDataset data;
   ReadAhead ahead(data, {}, 5, 2, false);
-  ahead.start(0, 0, order, 0, 200);
-  for (size_t delivered = 1; delivered < 140; ++delivered) {
+  ahead.start(0, 0, order, 0, order.size());
+  for (size_t delivered = 1; delivered < 300; ++delivered) {
     ahead.advance(0, delivered);
-    EXPECT_EQ(data.soon.size(), delivered + 3);
-    EXPECT_EQ(data.for_disk.size(), delivered + 55) << "35 * 16 = 560 bytes";
-    EXPECT_EQ(data.for_disk.back(), delivered + 3 + 55);
+    const size_t end = std::min(4 + 258 * delivered, delivered + kMostAnnounced);
+    ASSERT_EQ(data.soon.size(), delivered + 3);
+    ASSERT_EQ(data.for_disk.size(), end - 4) << "once each";
+    ASSERT_EQ(data.for_disk.back(), end - 1);
   }
   // Also if more are delivered at a time than are announced.
-  std::vector<uint32_t> longer(5'000);
+  std::vector<uint32_t> longer(10'000);
   std::iota(longer.begin(), longer.end(), 0u);
   const FarDataset large;
   ReadAhead fast(large, {}, 5, 1'000, false);
   fast.start(0, 0, longer, 0, longer.size());
   for (size_t delivered = 500; delivered < 3'000; delivered += 500) fast.advance(0, delivered);
-  EXPECT_EQ(large.for_disk.back(), 2'500u + 1'000 + 55) << "beyond the 1,000 that may be read";
+  EXPECT_EQ(large.for_disk.back(), 1'500u + 5 * 1'256 - 1) << "beyond the 1,000 that may be read";
+}
+
+// Half of its budget is room for 100,000 samples of 10 bytes.
+class RoomiestDataset : public FarDataset {
+ public:
+  size_t size() const override { return 100'000; }
+  uint64_t look_ahead() const override { return 2'000'000; }
+};
+
+// A source takes memory for each, beside its bytes.
+TEST(ReadAhead, AnnouncesALimitedNumberOfSmallSamples) {
+  std::vector<uint32_t> order(100'000);
+  std::iota(order.begin(), order.end(), 0u);
+  const RoomiestDataset data;
+  const LaterEpochs epochs{2, [&](uint32_t) { return order; }};
+  ReadAhead ahead(data, {}, 5, 2, false, nullptr, nullptr, epochs);
+  ahead.start(0, 0, order, 0, order.size());
+  EXPECT_EQ(data.soon.size(), kMostAnnounced);
+  ahead.advance(0, 50'000);
+  EXPECT_EQ(data.soon.size(), order.size());
+  EXPECT_EQ(data.later.size(), kMostAnnounced - 50'000);
+  InOrder in_order(data);
+  data.soon.clear();
+  in_order.before(0);
+  EXPECT_EQ(data.soon.size(), kMostAnnounced);
 }
 
 // Two samples of 10 bytes fit into half of 45.

@@ -22,6 +22,7 @@ inline const std::vector<JpegKind> kFastKinds = usual_kinds_and({
     {"restarts_420", JCS_YCbCr, 2, 2, false, 1},
     {"440", JCS_YCbCr, 1, 2},
     {"grey_2x2", JCS_GRAYSCALE, 2, 2},
+    {"rgb", JCS_RGB},
 });
 
 struct Comparison {

@@ -239,6 +239,19 @@ TEST(Unpack, WhatCannotBePackedIsStillOpenForReading) {
   EXPECT_TRUE(pack_sample(indexed, std::span<const std::byte>(other), whole, 96).packed.empty());
 }
 
+// Their points are known, and fast decoding uses them.
+TEST(Unpack, RgbAndSmallImagesAreDecodedOnTheCpu) {
+  ScanIndex index;
+  FastDecoder indexed(Decoder::kDefaultMaxPixels, fast_kernels(), &index);
+  for (const auto& file : {encode_as(test_picture(200, 150), {"rgb", JCS_RGB}, 60),
+                           encode_as(test_picture(1200, 15), kPackedKinds[0], 60)}) {
+    ASSERT_EQ(indexed.find_points(file, "x"), FastDecoder::Points::kFound);
+    const SampleTransform part{{20, 2, 100, 13}, 0, 0, false};
+    EXPECT_TRUE(pack_sample(indexed, std::span<const std::byte>(file), part, 48).packed.empty());
+    EXPECT_TRUE(split_file(file, 4).bytes.empty());
+  }
+}
+
 // An output row of a panorama needs more decoded rows than the scratch memory holds.
 TEST(Unpack, ACropThatNeedsMoreScratchMemoryIsNotPacked) {
   FastDecoder decoder;

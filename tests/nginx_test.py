@@ -5,7 +5,8 @@
 
 A run must have the losses of one on the same files on the disk, and a copy made over the network their bytes. nginx's
 log must have only ranges, and of a shard no byte twice but for late replies; of an archive once more, for its headers.
-nginx is looked for in PATH, /usr/sbin and build/nginx. Exits with 77 and the reason if it, or openssl, is missing.
+Each connection must serve several requests. nginx is looked for in PATH, /usr/sbin and build/nginx. Exits with 77 and
+the reason if it, or openssl, is missing.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 import nginx_server
+from bad_store import write_photographs
 
 SLACK = 64 << 10  # bytes: a shard's header and index are read without a sample
 RECIPE = """
@@ -35,7 +37,7 @@ SERVER = """listen 127.0.0.1:{plain};
     listen 127.0.0.1:{tls} ssl http2;
     ssl_certificate {folder}/certificate; ssl_certificate_key {folder}/key;
     root {folder}/files;"""
-LINE = "$server_protocol $status $body_bytes_sent $request_uri"
+LINE = "$server_protocol $status $body_bytes_sent $connection $request_uri"
 
 
 def free_port():
@@ -68,6 +70,17 @@ def write_images(folder):
             shutil.copy(images[number % len(images)], folder / label / f"{number}.jpg")
 
 
+def expect_kept_connections(run, take_log, source):
+    """The memory has room for five of its images."""
+    take_log()
+    run("train", "recipe.toml", "--out", "few", "--set", f"data.source={source}", "data.eval_source=",
+        "data.read_ahead_mb=1", "data.threads=2", "train.epochs=2")
+    log = take_log()
+    connections = len({entry[3] for entry in log})
+    assert 4 * connections < len(log), f"{connections} connections for {len(log)} requests"
+    print(f"{source}, a few images at a time: {len(log)} requests over {connections} connections")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--saturate", type=pathlib.Path, required=True)
@@ -88,15 +101,15 @@ def main():
         return [(record["kind"], record["loss"]) for record in records if record["kind"] in ("step", "eval")]
 
     def take_log():
-        """[(protocol, status, bytes)] since the last call."""
+        """[(protocol, status, bytes, connection)] since the last call."""
         time.sleep(0.2)  # nginx writes a line after the reply
         lines = [line.split() for line in (folder / "log").read_text().splitlines()]
         (folder / "log").write_text("")
-        return [(protocol, int(status), int(sent)) for protocol, status, sent, _ in lines]
+        return [(protocol, int(status), int(sent), connection) for protocol, status, sent, connection, _ in lines]
 
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        (folder / "files").mkdir()
+        (folder / "files/large").mkdir(parents=True)
         (folder / "recipe.toml").write_text(RECIPE)
         write_images(folder / "images")
         # Pixels, since small samples are read with those between them.
@@ -124,6 +137,8 @@ def main():
                     run("data", "pack", source, "--out", f"shard:{folder}/{copy}")
                     assert (folder / copy).read_bytes() == (folder / f"{form}-here.shard").read_bytes(), source
                     print(f"{source}: {len(log)} requests, {sent / size / 2:.2f} of the bytes")
+            write_photographs(saturate, folder / "files/large", 72)
+            expect_kept_connections(run, take_log, f"tar:http://localhost:{plain}/large/a.tar")
     return 0
 
 

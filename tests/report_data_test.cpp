@@ -70,6 +70,15 @@ TEST_F(ReportTest, ARunWithoutStepsHasNoFigures) {
     EXPECT_TRUE(shown["figures"].at(key).is_null()) << key;
 }
 
+TEST_F(ReportTest, AnExceptionThatEndedARunIsShown) {
+  write_file(dir / "run/metrics.jsonl", kTwoEpochs);
+  EXPECT_EQ(run("run")["ended_by"], "");
+  write_file(dir / "run/metrics.jsonl",
+             kTwoEpochs + R"({"kind": "end", "step": 20, "ended_by": "KeyError: 1"})" + "\n");
+  EXPECT_EQ(run("run")["ended_by"], "KeyError: 1");
+  EXPECT_EQ(run("run")["state"], "ended");
+}
+
 TEST_F(ReportTest, NumbersAreNeitherRoundedNorScaled) {
   write_file(dir / "run/metrics.jsonl", step_line(10, 2.0 / 3, 0.1 + 0.2, 1e-7 / 3, 1.0 / 7));
   const json shown = run("run");
@@ -82,7 +91,7 @@ TEST_F(ReportTest, NumbersAreNeitherRoundedNorScaled) {
 
 TEST_F(ReportTest, TensorsAreCountedAsSamples) {
   write_file(dir / "run/metrics.jsonl", kTwoEpochs);
-  EXPECT_EQ(run("run")["unit"], "images");
+  EXPECT_EQ(run("run")["unit"], "samples") << "without a recipe, as of a watched loop";
   write_file(dir / "run/recipe.toml", "[augment]\nsize = 224\n");
   EXPECT_EQ(run("run")["unit"], "images");
   write_file(dir / "run/recipe.toml", "[augment]\nsize = 0\n");

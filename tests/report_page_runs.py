@@ -111,6 +111,7 @@ def write_all(folder):
             "phases": {"wait": 1, "forward": 1}}
     write_records(folder / "far", ("step", {**step, "network_wait_s": 0.75}))
     write_records(folder / "older", ("step", step), ("end", {"step": 10, "time_s": 2}))
+    write_records(folder / "failed", ("step", step), ("end", {"step": 10, "time_s": 2, "ended_by": "KeyError: <b>1"}))
     write_records(folder / "damaged", ("step", step), (3, {}))
     own = {"iou:road": 0.25, "totals": 3.0, "ladder": 4.0, "memory": 5.0}
     write_records(folder / "own", ("step", {**step, "memory_peak_bytes": 3 << 29, "metrics": [*own], **own}))

@@ -94,6 +94,7 @@ class ReportPage(ReportPages):
         self.assertEqual(page.locator("h1").inner_text(), "2 runs compared")
         self.assertEqual(page.locator(".state").all_inner_texts(), ["finished", "stopped without an end"])
         self.assertEqual(self.open("hostile.json").locator("h1").text_content(), HOSTILE)
+        self.assertIn("ended early by KeyError: <b>1", self.open("failed").locator(".lead").inner_text())
 
     def test_the_contents_link_to_the_sections(self):
         page = self.open("full", "ladder.json")
@@ -117,7 +118,7 @@ class ReportPage(ReportPages):
             [["Loss"], ["0.5000"], ["0.5000", "the same"]],
             [["Time"], ["1_min 00_s"], ["1_h 00_min", "+5939.6_%"]],
             [["Steps"], ["1,234,567"], ["1,234,567", "the same"]],
-            [["Throughput in training"], ["1,235_images/s"], ["n/a"]],
+            [["Throughput in training"], ["1,235_samples/s"], ["n/a"]],
             [["Computing"], ["1.7_%"], ["n/a"]],
             [["Waiting for input"], ["0.0_%"], ["n/a"]],
             [["Peak memory"], ["1.50_GiB"], ["1.50_GiB", "the same"]]])
@@ -259,7 +260,8 @@ class ReportPage(ReportPages):
     def test_tensors_are_counted_as_samples(self):
         self.assertIn("50\u202fsamples/s", self.open("table").locator(".cards").inner_text())
         self.assertNotIn("images", self.open("table").locator("main").inner_text())
-        self.assertIn("50\u202fimages/s", self.open("far").locator(".cards").inner_text())
+        self.assertIn("50\u202fsamples/s", self.open("far").locator(".cards").inner_text())  # without a recipe
+        self.assertIn("\u202fimages/s", self.open("plain").locator(".cards").inner_text())
 
     def test_the_settings_of_all_rungs_are_shown(self):
         self.assertIn("All rungs with train.batch=512", self.open("ladder.json").locator("#ladders").inner_text())

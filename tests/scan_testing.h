@@ -14,13 +14,14 @@
 
 namespace saturate::testing {
 
-// A libjpeg decompressor of one file; the errors of a file are its failures.
+// A libjpeg decompressor of one file, at `scale` / 8 of its size; the errors of a file are its
+// failures.
 struct TestDecompressor {
   jpeg_decompress_struct info{};
   JpegErrors errors;
   bool ok = false;
 
-  explicit TestDecompressor(std::span<const std::byte> file) {
+  explicit TestDecompressor(std::span<const std::byte> file, unsigned scale = DCTSIZE) {
     info.err = &errors.base;
     errors.base.emit_message = [](j_common_ptr any, int level) {
       const int code = any->err->msg_code;
@@ -31,6 +32,8 @@ struct TestDecompressor {
       jpeg_create_decompress(&info);
       jpeg_mem_src(&info, reinterpret_cast<const unsigned char*>(file.data()), file.size());
       jpeg_read_header(&info, TRUE);
+      info.scale_num = scale;
+      info.scale_denom = DCTSIZE;
       jpeg_calc_output_dimensions(&info);
     });
   }
@@ -75,13 +78,22 @@ inline std::optional<Coefficients> coefficients_by_libjpeg(std::span<const std::
   return all;
 }
 
-// A "transform" that keeps the coefficients: two bytes for each sample.
-inline void keep_coefficients(const int16_t* groups, const uint16_t*, int count,
-                              uint8_t* const* rows, size_t x) {
-  for (int b = 0; b < count; ++b)
-    for (size_t v = 0; v < 8; ++v)
-      std::memcpy(rows[v] + 2 * (x + size_t(b) * 8),
-                  groups + (size_t(b) / 4 * 8 + v) * kGroupRow + b % 4 * 8, 16);
+constexpr size_t kCoefficientRow = DCTSIZE * sizeof(int16_t);  // bytes
+
+// A "transform" that keeps the coefficients: a row of samples holds 8 / kSize rows of each block.
+template <size_t kSize>
+void keep_coefficients(const int16_t* groups, const uint16_t*, int count, uint8_t* const* rows,
+                       size_t x) {
+  constexpr size_t kRows = DCTSIZE / kSize;
+  for (size_t b = 0; b < size_t(count); ++b)
+    for (size_t v = 0; v < DCTSIZE; ++v)
+      std::memcpy(rows[v / kRows] + ((x / kSize + b) * kRows + v % kRows) * kCoefficientRow,
+                  groups + (b / 4 * 8 + v) * kGroupRow + b % 4 * 8, kCoefficientRow);
+}
+
+inline InverseDct keep_coefficients_of(int size) {
+  if (size == 8) return keep_coefficients<8>;
+  return size == 4 ? keep_coefficients<4> : size == 2 ? keep_coefficients<2> : keep_coefficients<1>;
 }
 
 // Which MCUs to read, in which way.
@@ -90,27 +102,31 @@ struct ReadMcus {
   int first_row = 0, end_row = -1;     // rows of MCUs; -1: all
   const SegmentedJpeg* segments = nullptr;
   ScanPoints* points = nullptr;
+  unsigned scale = DCTSIZE;
 };
 
 // Blocks that are not read are 0. Empty if BaselineScan leaves the file to libjpeg.
 inline std::optional<Coefficients> coefficients_by_scan(std::span<const std::byte> file,
                                                         ReadMcus read = {}) {
-  TestDecompressor from(file);
+  TestDecompressor from(file, read.scale);
   if (!from.ok) return std::nullopt;
   if (read.columns.end == 0) read.columns.end = from.mcus();
   if (read.end_row < 0) read.end_row = from.mcu_rows();
-  BaselineScan scan([](int) -> InverseDct { return keep_coefficients; });
+  BaselineScan scan(keep_coefficients_of);
   if (!scan.start(from.info, read.columns, read.segments, read.points)) return std::nullopt;
   Coefficients all;
   std::vector<std::vector<uint8_t>> buffers[3];
   std::vector<uint8_t*> rows[3];
+  size_t size[3] = {};  // of a block's samples
   const int components = from.info.num_components;
   const int columns = read.columns.end - read.columns.first;
   for (int c = 0; c < components; ++c) {
     const jpeg_component_info& component = from.info.comp_info[c];
     all.emplace_back(component.height_in_blocks, std::vector<Block>(component.width_in_blocks));
-    buffers[c].assign(size_t(from.down(c)) * 8,
-                      std::vector<uint8_t>(size_t(columns * from.across(c)) * 16));
+    size[c] = size_t(scaled_block_size(component));
+    buffers[c].assign(size_t(from.down(c)) * size[c],
+                      std::vector<uint8_t>(size_t(columns * from.across(c)) * DCTSIZE / size[c] *
+                                           kCoefficientRow));
     for (auto& buffer : buffers[c]) rows[c].push_back(buffer.data());
   }
   uint8_t* const* const pointers[3] = {rows[0].data(), rows[1].data(), rows[2].data()};
@@ -124,9 +140,12 @@ inline std::optional<Coefficients> coefficients_by_scan(std::span<const std::byt
         if (to >= all[size_t(c)].size()) continue;
         for (int x = 0; x < columns * from.across(c); ++x) {
           if (first + x >= int(all[size_t(c)][to].size())) continue;
-          for (size_t v = 0; v < 8; ++v)
-            std::memcpy(all[size_t(c)][to][size_t(first + x)].data() + v * 8,
-                        rows[c][size_t(y) * 8 + v] + size_t(x) * 16, 16);
+          const size_t in_row = DCTSIZE / size[c];
+          for (size_t v = 0; v < DCTSIZE; ++v)
+            std::memcpy(all[size_t(c)][to][size_t(first + x)].data() + v * DCTSIZE,
+                        rows[c][size_t(y) * size[c] + v / in_row] +
+                            (size_t(x) * in_row + v % in_row) * kCoefficientRow,
+                        kCoefficientRow);
         }
       }
     }

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 
 #include "data/far_images.h"
 #include "saturate/data/input.h"
@@ -176,6 +178,21 @@ TEST_F(StoreFolder, PassingFaultsAreTriedAgain) {
     if (ask.number % 7 == 1) answer.reset = true;
   });
   EXPECT_EQ(epoch_of(*open(), 3), epoch_of(*here, 1));
+}
+
+// Sooner than a range.
+TEST_F(StoreFolder, APageThatStallsIsAskedForAgain) {
+  std::atomic<bool> has_stalled{false};
+  bucket.tamper([&](const HttpAsk& ask, HttpAnswer&) {
+    if (parameter(ask, "prefix") != "data/train/even/" || has_stalled.exchange(true)) return;
+    const auto is_again = [&](const HttpAsk& other) {
+      return other.number > ask.number && parameter(other, "prefix") == parameter(ask, "prefix");
+    };
+    testing::wait_for([&] { return std::ranges::any_of(server.asks(), is_again); });
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(open()->size(), here->size());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
 }
 
 TEST_F(StoreFolder, KeysThatWereNotAskedForAreErrors) {

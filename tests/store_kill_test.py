@@ -6,11 +6,12 @@
 TESTS is saturate_data_tests, whose StoreProgram prints each batch's samples, labels and checksums of pixels. The loader
 runs as one to three processes, each with one to four threads, until some of its batches have come and a random time has
 passed; then all are killed by SIGKILL, and the next ones, of other numbers, go on at the last batch that all had
-delivered. One request in twenty fails (bad_store.WAYS), the store is away for half a second now and then, and the keys
-of the bucket expire. At the end, the batches must be those of the local source, loaded by one process with one thread:
-the same samples, labels, and pixels or tensors. Some share a cache folder, which the killed processes leave as it is;
-without it, only the rows of crops are requested of a shard. Moments are drawn from a fixed seed. FOLDER has images/,
-a.shard, 0.tar and 1.tar instead of those that TESTS writes; arrays of 75 MB are written into it.
+delivered. One request in twenty fails (bad_store.WAYS), the store is away for half a second now and then, its name does
+not resolve for a second (as root), and the keys of the bucket expire. At the end, the batches must be those of the
+local source, loaded by one process with one thread: the same samples, labels, and pixels or tensors. Some share a cache
+folder, which the killed processes leave as it is; without it, only the rows of crops are requested of a shard. Moments
+are drawn from a fixed seed. FOLDER has images/, a.shard, 0.tar and 1.tar instead of those that TESTS writes; arrays of
+75 MB are written into it.
 """
 
 import argparse
@@ -25,19 +26,20 @@ import tempfile
 import threading
 import time
 
-from bad_store import Store
+from bad_store import Names, Store
 
 EPOCHS, SAMPLES, BATCH = 2, 96, 12
 FAILURES = 0.05
 RATE = 100e6  # bytes/s: the link bounds the loading
-AWAY_EVERY_S, AWAY_S = 2, 0.5
+AWAY_EVERY_S, AWAY_S, NAMELESS_S = 2, 0.5, 0.5
 CONTEXT = 20_000  # tokens of a sample
 ROW = 720_000  # bytes: arrays above 64 MiB are read sample by sample
 
 
-def start(tests, environment, *words):
-    return subprocess.Popen([tests, "--gtest_filter=StoreProgram.*"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                            text=True, env=dict(environment, SATURATE_LOADER=" ".join(map(str, words))))
+def start(before, tests, environment, *words):
+    return subprocess.Popen([*before, tests, "--gtest_filter=StoreProgram.*"], stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL, text=True,
+                            env=dict(environment, SATURATE_LOADER=" ".join(map(str, words))))
 
 
 def batches_of(process, most):
@@ -102,14 +104,19 @@ def write_arrays(root):
 
 
 @contextlib.contextmanager
-def away_now_and_then(store):
+def away_now_and_then(store, names):
     ended = threading.Event()
 
     def leave():
         while not ended.wait(AWAY_EVERY_S):
             store.is_away = True
+            if names:
+                names.resolve(False)
             time.sleep(AWAY_S)
             store.is_away = False
+            if names:
+                ended.wait(NAMELESS_S)  # the store is there, but new processes do not find it
+                names.resolve(True)
 
     thread = threading.Thread(target=leave)
     thread.start()
@@ -120,22 +127,25 @@ def away_now_and_then(store):
         thread.join()
 
 
-def compare(tests, root, scratch, case, kills, draw):
-    """Loads one source as the case says. Returns the number of kills, and the store."""
+def compare(tests, root, scratch, case, kills, draw, names):
+    """Loads one source as the case says. Returns the number of kills, and the store. names: its Names, or None."""
     scheme, far, near, shuffle, cache = case
     with Store(root, FAILURES, RATE) as store:
+        if names:
+            store.name = names.HOST
         environment = store.environment(scratch, "token0")
         store.renew = 100
-        local = start(tests, environment, f"{scheme}:{root}/{near}", "-", 1, 0, 1, shuffle, 0, EPOCHS)
+        local = start([], tests, environment, f"{scheme}:{root}/{near}", "-", 1, 0, 1, shuffle, 0, EPOCHS)
         expected = [samples for _, samples in batches_of(local, 10**6)]
         if local.wait() != 0 or len(expected) != EPOCHS * SAMPLES // BATCH:
             raise SystemExit(f"FAILED: the local run has {len(expected)} batches")
         uri = f"{scheme}:{far.replace('HOST', store.host)}"
 
         def start_loader(threads, rank, world, first):
-            return start(tests, environment, uri, cache, threads, rank, world, shuffle, first, EPOCHS)
+            before = names.inside if names else []
+            return start(before, tests, environment, uri, cache, threads, rank, world, shuffle, first, EPOCHS)
 
-        with away_now_and_then(store):
+        with away_now_and_then(store, names):
             found, deaths = killed_run(start_loader, len(expected), draw, kills)
         if found != expected:
             wrong = next(i for i, pair in enumerate(zip(found, expected)) if pair[0] != pair[1])
@@ -158,6 +168,10 @@ def main():
         if not arguments.files:
             make_files(tests, root)
         write_arrays(root)
+        names = Names(pathlib.Path(scratch))
+        if not names.can_be_used():
+            print("the store's name stays: mount namespaces need root and util-linux")
+            names = None
         cases = [("shard", "s3://bucket/a.shard", "a.shard", 0, "-"),
                  ("shard", "http://HOST/files/a.shard", "a.shard", 0, f"{scratch}/cache"),
                  ("folder", "s3://bucket/images", "images", 1, f"{scratch}/cache"),
@@ -165,7 +179,7 @@ def main():
                  ("tokens", f"s3://bucket/x.bin,context={CONTEXT}", f"x.bin,context={CONTEXT}", 0, "-"),
                  ("npy", "http://HOST/files/x.npy", "x.npy", 0, f"{scratch}/cache")]
         for i, case in enumerate(cases):
-            deaths, store = compare(tests, root, scratch, case, -(-left // (len(cases) - i)), draw)
+            deaths, store = compare(tests, root, scratch, case, -(-left // (len(cases) - i)), draw, names)
             left -= deaths
             if i == 0:
                 tables = sum(512 < length < 8192 for length in store.ranges)

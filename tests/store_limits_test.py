@@ -12,6 +12,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -24,6 +25,11 @@ from store_runs import StoreTest, options
 
 MB = 10**6
 PART = 32 << 20  # bytes of an upload's part
+# Runs a command, and prints the KiB of its memory. Linux counts the peak of the process that starts it too.
+MEASURE = """import resource, subprocess, sys
+code = subprocess.call(sys.argv[1:], stdout=sys.stderr)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(code)"""
 
 
 class CacheOfSeveralProcesses(StoreTest):
@@ -102,14 +108,45 @@ def write_png(path, width, height):
                      chunk(b"IDAT", zlib.compress(rows, 0)) + chunk(b"IEND", b""))
 
 
-class Memory(unittest.TestCase):
-    """Runs over 400 MB of images, or half of them, that train more slowly than the store sends."""
+def write_npy(path, kind, shape, data):
+    text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    text += b" " * (-(len(text) + 11) % 64) + b"\n"
+    path.write_bytes(b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + data)
 
+
+class MemoryTest(unittest.TestCase):
     THREADS = 2
 
     def setUp(self):
         scratch = self.enterContext(tempfile.TemporaryDirectory())
         self.folder, self.files = pathlib.Path(scratch), pathlib.Path(scratch, "files")
+        self.files.mkdir()
+
+    def peak(self, environment, *command):
+        """Bytes of memory, at most, of a command."""
+        done = subprocess.run([sys.executable, "-c", MEASURE, options.saturate, *command], env=environment,
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return int(done.stdout) * 1024
+
+    def peak_of_run(self, source, name, environment, *settings):
+        words = [f"data.source={source}", "data.eval_source=", f"data.threads={self.THREADS}", "train.batch=16",
+                 "train.epochs=1", "train.threads=1", *settings]
+        recipe = self.folder / "recipe.toml"
+        recipe.write_text("seed = 3\n")
+        return self.peak(environment, "train", recipe, "--out", self.folder / name,
+                         *[word for setting in words for word in ("--set", setting)])
+
+    def expect_limit(self, name, there, here, mib):
+        print(f"{name}: {(there - here) / MB:.0f} MB more than the {here / MB:.0f} MB of local files")
+        self.assertLess(there - here, (mib + 32) << 20, name)  # the heap and connections
+
+
+class MemoryOfImages(MemoryTest):
+    """Runs over 400 MB of images, or half of them, that train more slowly than the store sends."""
+
+    def setUp(self):
+        super().setUp()
         names = [f"{number % 2}/{number}.png" for number in range(400)]
         for name in names:
             write_png(self.files / "images" / name, 640, 520)
@@ -122,35 +159,47 @@ class Memory(unittest.TestCase):
         for name in names[200:]:
             (self.files / "images" / name).unlink()
 
-    def peak(self, source, name, environment, *settings):
-        """Bytes of memory, at most, of a run."""
-        words = [f"data.source={source}", "data.eval_source=", f"data.threads={self.THREADS}", "augment.size=64",
-                 "augment.crop=random_resized", "model.name=simple_cnn", "train.batch=16", "train.epochs=1",
-                 "train.threads=1", *settings]
-        recipe = self.folder / "recipe.toml"
-        recipe.write_text("seed = 3\n")
-        with open(self.folder / "log", "wb") as log:
-            process = subprocess.Popen([options.saturate, "train", recipe, "--out", self.folder / name,
-                                        *[word for setting in words for word in ("--set", setting)]],
-                                       stdout=log, stderr=log, env=environment)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        self.assertEqual(process.returncode, 0, (self.folder / "log").read_text())
-        return usage.ru_maxrss * 1024
-
     def test_reading_a_store_takes_no_more_than_documented(self):
         with Store(self.files) as store:
             environment, web = store.environment(self.folder), f"http://{store.host}/files"
-            here = self.peak(f"shard:{self.files}/a.shard", "here", environment)
+            model = ["augment.size=64", "augment.crop=random_resized", "model.name=simple_cnn"]
+            here = self.peak_of_run(f"shard:{self.files}/a.shard", "here", environment, *model)
             kept, few = [f"data.cache_dir={self.folder}/kept", "data.cache_gb=1"], ["data.read_ahead_mb=32"]
             for name, source, mib, settings in (("shard", f"shard:{web}/a.shard", 128, []),
                                                 ("cache", f"shard:{web}/a.shard", 128 + 64, kept),
                                                 ("folder", "folder:s3://bucket/images", 32, few),
                                                 ("tar", f"tar:{web}/{{0..1}}.tar", 32, few)):
-                there = self.peak(source, name, environment, *settings)
-                print(f"{name}: {(there - here) / MB:.0f} MB more than the {here / MB:.0f} MB of local files")
-                bound = (mib + self.THREADS * 16 + 32) << 20  # read ahead; threads; the heap and connections
-                self.assertLess(there - here, bound, name)
+                there = self.peak_of_run(source, name, environment, *model, *settings)
+                self.expect_limit(name, there, here, mib + self.THREADS * 16)
+
+
+class MemoryOfArrays(MemoryTest):
+    """Runs of three seconds, and an upload."""
+
+    def test_reading_a_store_takes_no_more_than_documented(self):
+        count, values = 40_000, 1_024
+        write_npy(self.files / "x.npy", "<f4", (count, values), bytes(count * values * 4))
+        write_npy(self.files / "y.npy", "<i8", (count,), struct.pack("<qq", 0, 1) * (count // 2))
+        (self.files / "x.bin").write_bytes(os.urandom(8 * MB))
+        with Store(self.files) as store:
+            environment = store.environment(self.folder)
+            for source, model in (("npy:ROOT/x.npy,ROOT/y.npy", "mlp"),
+                                  ("tokens:ROOT/x.bin,type=uint8,context=64", "gpt_tiny")):
+                here, there = (
+                    self.peak_of_run(source.replace("ROOT", root), f"{model}-{place}", environment,
+                                     f"model.name={model}", "data.read_ahead_mb=32", "train.max_minutes=0.05")
+                    for place, root in (("here", str(self.files)), ("there", f"http://{store.host}/files")))
+                self.expect_limit(source.split(":")[0], there, here, 32 + self.THREADS * 16)
+
+    def test_an_upload_takes_no_more_than_documented(self):
+        write_npy(self.files / "x.npy", "|u1", (3_000, 100_000), bytes(300 * MB))
+        write_npy(self.files / "y.npy", "<i8", (3_000,), bytes(3_000 * 8))
+        source = f"npy:{self.files}/x.npy,{self.files}/y.npy"
+        with Store(self.files) as store:
+            environment = store.environment(self.folder)
+            here, there = (self.peak(environment, "data", "pack", source, "--out", f"shard:{out}")
+                           for out in (self.folder / "a.shard", "s3://bucket/a.shard"))
+            self.expect_limit("upload", there, here, 5 * PART >> 20)
 
 
 class KilledUpload(unittest.TestCase):
@@ -194,11 +243,8 @@ class KilledUpload(unittest.TestCase):
 
     def write_arrays(self, count):
         """Samples of 0.1 MB: 2,000 are six parts of 32 MiB."""
-        for name, kind, shape, data in (("x", "|u1", (count, 100_000), os.urandom(count * 100_000)),
-                                        ("y", "<i8", (count,), bytes(count * 8))):
-            text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
-            text += b" " * (-(len(text) + 11) % 64) + b"\n"
-            (self.folder / f"{name}.npy").write_bytes(b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + data)
+        write_npy(self.folder / "x.npy", "|u1", (count, 100_000), os.urandom(count * 100_000))
+        write_npy(self.folder / "y.npy", "<i8", (count,), bytes(count * 8))
 
 
 if __name__ == "__main__":

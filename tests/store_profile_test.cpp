@@ -1,11 +1,11 @@
-// Profiles of the AWS command line: settings in both files, sign-ins that are not supported, and
-// endpoints.
+// Profiles of the AWS command line: settings in both files, sign-ins, and endpoints.
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <string>
 
 #include "saturate/data/error.h"
+#include "store/credential_exchange.h"
 #include "store/credentials.h"
 #include "store/store_url.h"
 #include "tests/bucket_testing.h"
@@ -64,14 +64,36 @@ TEST_F(StoreProfile, FilesThatCannotBeReadDoNotMatterIfTheEnvironmentHasAll) {
   EXPECT_TRUE(settings.path_style);
 }
 
-TEST_F(StoreProfile, AProfileThatSignsInIsAnErrorThatTellsTheCommand) {
+TEST_F(StoreProfile, TheAwsCommandLineSignsIn) {
+  testing::write_file(home / "aws", "#!/bin/sh\nprintf '%s\\n' \"$@\" > '" + (home / "asked") +
+                                        "'\necho '{\"Version\": 1, \"AccessKeyId\": \"ROLE\", "
+                                        "\"SecretAccessKey\": \"SECRETSECRET\"}'\n");
+  std::filesystem::permissions(home / "aws", std::filesystem::perms::owner_all);
+  const ScopedVariable path("PATH", (home.path() + ":/usr/bin:/bin").c_str());
+  const ScopedVariable profile("AWS_DEFAULT_PROFILE", "a 'b\" $HOME");
+  const std::string name = "a 'b\" $HOME";
+  testing::write_file(credentials_file,
+                      "[" + name + "]\naws_access_key_id = D\naws_secret_access_key = d\n");
+  testing::write_file(config_file, "[profile " + name + "]\nrole_arn = x\n");
+  EXPECT_FALSE(find_credentials(env())) << "these keys may assume the role, and no more";
+  const CredentialService service = find_credential_process(env()).value();
+  EXPECT_EQ(service.origin, "aws configure export-credentials for role_arn of profile " + name +
+                                " in " + config_file);
+  EXPECT_EQ(run_credential_process(service).key, "ROLE");
+  EXPECT_EQ(testing::read_text(home / "asked"),
+            "configure\nexport-credentials\n--format\nprocess\n--profile=" + name + "\n");
+  testing::write_file(config_file, "[profile " + name + "]\nregion = eu-north-1\n");
+  EXPECT_FALSE(find_credential_process(env()));
+}
+
+TEST_F(StoreProfile, AProfileThatSignsInWithoutTheAwsCommandLineIsAnError) {
+  const ScopedVariable path("PATH", home.path().c_str());
   for (const std::string way : {"sso_session", "sso_start_url", "login_session", "role_arn"}) {
     testing::write_file(config_file, "[default]\n" + way + " = x\n");
     const Error error = error_of([] { find_credentials(env()); });
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     EXPECT_NE(error.reason().find("signs in by " + way), std::string::npos) << error.what();
-    EXPECT_NE(error.remedy().find("aws configure export-credentials --profile default"),
-              std::string::npos);
+    EXPECT_NE(error.remedy().find("AWS command line"), std::string::npos);
   }
   const std::string keys = "[default]\naws_access_key_id = D\naws_secret_access_key = d\n";
   testing::write_file(credentials_file, keys);

@@ -10,11 +10,10 @@ that other numbers of processes have. The images are large enough that only the 
 import random
 import re
 import shutil
-import subprocess
 import time
 
 import store_runs
-from bad_store import Store
+from bad_store import Names, Store
 from store_runs import SAMPLES, STEPS, StoreTest, losses, options
 
 
@@ -87,49 +86,38 @@ class FailingStore(StoreTest):
 
 
 class FlappingNames(StoreTest):
-    """In a separate mount namespace, whose /etc/hosts the test changes; no server of names is asked."""
-
     def setUp(self):
         super().setUp()
-        self.hosts, nowhere = self.folder / "hosts", self.folder / "resolv.conf"
-        self.resolve(False)
-        nowhere.write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
-        mounts = f"mount --bind {self.hosts} /etc/hosts && mount --bind {nowhere} /etc/resolv.conf"
-        self.inside = ["unshare", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh"]
-        try:
-            subprocess.run([*self.inside, "true"], check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError):
+        self.names = Names(self.folder)
+        if not self.names.can_be_used():
             self.skipTest("mount namespaces need root and util-linux")
-
-    def resolve(self, yes, address="127.0.0.1"):
-        # In place: the file is mounted.
-        self.hosts.write_text("127.0.0.1 localhost\n" + yes * f"{address} store.test\n")
+        self.names.resolve(False)
 
     def begin(self, store, *settings):
-        port = store.server_address[1]
-        return self.start(store, f"shard:http://store.test:{port}/files/a.shard", 1, settings, before=self.inside)
+        store.name = Names.HOST
+        return self.start(store, f"shard:http://{store.host}/files/a.shard", 1, settings, before=self.names.inside)
 
     def test_a_name_that_resolves_later_costs_time_only(self):
         with Store(self.files) as store:
             process = self.begin(store)
             time.sleep(3)
             self.assertEqual(store.counts["requests"], 0)
-            self.resolve(True)
+            self.names.resolve(True)
             self.finish(process)
             self.expect_whole_run()
 
     def test_a_name_that_flaps_during_a_run_costs_time_only(self):
-        self.resolve(True)
+        self.names.resolve(True)
         with Store(self.files, rate=10e6) as store:
             process = self.begin(store)
             for step in (2, 5, 8):
                 self.wait_for_step(process, step)
-                self.resolve(False)
+                self.names.resolve(False)
                 store.is_away = True  # closes the connections, so that the name is needed again
                 time.sleep(0.7)
                 store.is_away = False
                 time.sleep(0.3)
-                self.resolve(True)
+                self.names.resolve(True)
             self.finish(process)
             self.assertGreater(store.counts["closed"], 0)
             self.expect_whole_run()

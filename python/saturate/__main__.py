@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -72,6 +73,23 @@ def _is_spokesman() -> bool:
         return True
 
 
+def _flush() -> None:
+    """Says nothing if the reader of the output has gone, as after `| head`."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        with open(os.devnull, "w") as null:  # else Python tries again at its end, and prints the error
+            os.dup2(null.fileno(), 1)
+
+
+def _print(text: str, file: Any = None) -> None:
+    _flush()
+    with contextlib.suppress(BrokenPipeError):
+        print(text, file=file)
+    _flush()
+
+
 def _report(path: Optional[str], value: Any, text: str, file: Any = None) -> None:
     """Writes before it prints, so that `| head` loses no file; prints also what cannot be written."""
     if not _is_spokesman():
@@ -81,9 +99,8 @@ def _report(path: Optional[str], value: Any, text: str, file: Any = None) -> Non
     except OSError as failure:
         raise Error(f"the result cannot be written: {failure}. Give --json another file") from None
     finally:
-        sys.stdout.flush()
         if text:
-            print(text, file=file)
+            _print(text, file)
 
 
 def _exit(number: int, _: Any) -> None:
@@ -132,10 +149,12 @@ def _measure(arguments: Any) -> None:
 def _make_page(arguments: Any) -> None:
     from .reporting import write_page
 
+    if not _is_spokesman():
+        return
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         # Python's handler would run only after the page is written.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    print(f"report  {write_page(arguments.folders, arguments.out)[1]}")
+    _print(f"report  {write_page(arguments.folders, arguments.out)[1]}")
 
 
 def _check(arguments: Any) -> None:
@@ -158,7 +177,10 @@ def _check(arguments: Any) -> None:
 
 
 def main() -> int:
-    arguments = _parser().parse_args()
+    try:
+        arguments = _parser().parse_args()
+    finally:
+        _flush()  # the help
     try:
         if "script" in arguments:
             _check(arguments)

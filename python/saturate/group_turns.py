@@ -1,5 +1,5 @@
-"""Several processes under DistributedDataParallel: the cost of their all-reduces, other sizes of buckets, a straggler,
-and what they must agree on to measure other changes."""
+"""Several processes under DistributedDataParallel: the cost of their all-reduces, other sizes of buckets, a straggler;
+and the turns of other changes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import contextlib
 import dataclasses
 import datetime
 import itertools
-from typing import Any, Dict, Generator, Iterator, List, Optional, Sequence
+import time
+from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, Optional, Sequence
 
 from ._core import Error
-from .turns import Arm, Change, Gain, Pace, Remedy, Steps, Turns, WhatIf
+from .agreement import Agreement
+from .patches import replaced
+from .turns import Arm, Change, Gain, Pace, Remedy, Steps, Turns, WhatIf, first_line
 
 STEPS, MOST_STEPS = 3, 50       # of a turn
 ROUNDS, MOST_ROUNDS = 3, 12
 SETTLING, MOST_SETTLING = 3, 20  # steps with another size of buckets before it is measured
 TURN_S = 0.5
+MOST_REST_S = 5.0               # in which a changed loader's workers fill their queues
 RENDEZVOUS_S = 60.0             # that a process waits for the others
 SCALE = 4                       # times larger and smaller buckets are tried
 MIB = 1 << 20
@@ -34,9 +38,18 @@ AT_MOST = "# the gain is inferred from steps without all-reduce, and is at most 
 _RENDEZVOUS = itertools.count()
 
 
+class Alone(Error):
+    """The other processes are not diagnosed."""
+
+
 def world_of(torch: Any) -> int:
     group = torch.distributed
     return int(group.get_world_size()) if group.is_available() and group.is_initialized() else 1
+
+
+def is_spokesman(torch: Any) -> bool:
+    """Whether this process says what all processes find."""
+    return world_of(torch) == 1 or torch.distributed.get_rank() == 0
 
 
 def check_group(torch: Any, groups: Sequence[Any]) -> None:
@@ -93,7 +106,36 @@ def sizes_to_try(torch: Any, modules: Sequence[Any]) -> List[int]:
         return []
 
 
-class GroupTurns:
+class GroupArm(Arm):
+    """The batches of a what-if. If they fail on this rank, the turn goes on with those of `spare`, since the others
+    wait for its steps; check() raises afterwards."""
+
+    def __init__(self, batches: Callable[[], Iterable[Any]], spare: Arm) -> None:
+        from torch.utils.data._utils import signal_handling
+
+        super().__init__(batches)
+        self._spare, self._failure, self._stack = spare, "", contextlib.ExitStack()
+        # torch raises for a killed worker at once, also in the middle of a step; next() finds it too.
+        self._stack.enter_context(replaced(signal_handling, "_error_if_any_worker_fails", lambda: None))
+
+    def next(self) -> Any:
+        if not self._failure:
+            try:
+                return super().next()
+            except Exception as failure:
+                self._failure = first_line(failure)
+        return self._spare.next()
+
+    def check(self) -> None:
+        if self._failure:
+            raise Error(self._failure)
+
+    def close(self) -> None:
+        with self._stack:
+            super().close()
+
+
+class GroupTurns(Agreement):
     """Interleaves the loop and its steps without all-reduce. Every process makes as many steps: rank 0 says how many.
     Without all-reduce nobody waits, so that a step takes a process's own time. `looking`: the change in turns of the
     loop as it is."""
@@ -101,14 +143,10 @@ class GroupTurns:
     def __init__(self, torch: Any, turns: Turns, groups: Sequence[Any], arm: Arm,
                  looking: Change = contextlib.nullcontext) -> None:
         check_group(torch, groups)
+        super().__init__(torch, next(groups[0].parameters()).device)
         self._torch, self._looking = torch, looking
         self.steps = STEPS  # of a turn
-        self._group, self._turns, self._modules, self._arm = torch.distributed, turns, groups, arm
-        device = next(groups[0].parameters()).device
-        # Collectives of objects use the current GPU, which a script need not have set.
-        self._on_device: Any = contextlib.nullcontext
-        if device.type == "cuda":
-            self._on_device = lambda: torch.cuda.device(device)
+        self._turns, self._modules, self._arm = turns, groups, arm
         self.pace: Optional[Pace] = None
         self.results: List[WhatIf] = []
 
@@ -127,51 +165,59 @@ class GroupTurns:
         try:
             store.wait(keys, datetime.timedelta(seconds=RENDEZVOUS_S))
         except RuntimeError:
-            raise Error("the other processes are not diagnosed. Call saturate.diagnose in all of them, or start "
+            raise Alone("the other processes are not diagnosed. Call saturate.diagnose in all of them, or start "
                         "all with torchrun --nproc-per-node N -m saturate diagnose SCRIPT") from None
 
-    def agreed(self, value: int) -> int:
-        """Returns rank 0's value on all ranks."""
-        values = [value]
-        with self._on_device():
-            self._group.broadcast_object_list(values, 0)
-        return int(values[0])
+    def _agree_on(self, arm: Arm) -> None:
+        arm.ahead, arm.workers = (max(each) for each in zip(*self.gathered((arm.ahead, arm.workers))))
 
-    def gathered(self, value: Any) -> List[Any]:
-        """Returns the values of all ranks, by rank."""
-        values: List[Any] = [None] * self._group.get_world_size()
-        with self._on_device():
-            self._group.all_gather_object(values, value)
-        return values
+    def _steps_of(self, arm: Arm) -> int:
+        """A turn has as many steps for each worker, since all may deliver their batches at the same time."""
+        workers = max(1, arm.workers)
+        return -(-self.steps // workers) * workers
 
-    def agreed_pace(self, pace: Pace, is_of_slowest: bool = False) -> Pace:
-        """The same pace on all ranks: the steps/s of the fastest one (`is_of_slowest`: of the slowest), also as
-        samples/s. Others are slower if they waited for a rank that was interrupted, or whose saves do not count."""
-        paces = self.gathered(pace)
-        rate = (min if is_of_slowest else max)(each.steps_per_s for each in paces)
-        return Pace(rate, rate, min(each.made for each in paces))
+    def loading(self, arm: Arm) -> Pace:
+        """The loader alone, on its slowest rank. As many batches on all ranks: an iteration may communicate."""
+        self._agree_on(arm)
+        pace = self.agreed_pace(self._turns.loading(arm, float("inf"), self._steps_of(arm)), is_of_slowest=True)
+        arm.limit = pace.steps_per_s
+        return pace
 
-    def agreed_what_ifs(self, own: Sequence[WhatIf]) -> List[WhatIf]:
-        """Returns the what-ifs of all ranks, in the same order on each. A rank that lacks one runs unchanged; if one
-        rank skips it, all do."""
-        by_name = {each.name: each for each in own}
-        by_rank = self.gathered([dataclasses.replace(each, change=contextlib.nullcontext) for each in own])
-        offered: Dict[str, List[WhatIf]] = {}
-        for each in itertools.chain.from_iterable(by_rank):
-            offered.setdefault(each.name, []).append(each)
-        found = []
-        for name, alike in offered.items():
-            what_if = by_name.get(name, alike[0])
-            what_if.remedy = alike[0].remedy
-            what_if.skipped = next((each.skipped for each in alike if each.skipped), "")
-            found.append(what_if)
-        return found
+    def _rest(self, arm: Arm) -> None:
+        """Until its workers have filled their queues, so that they do not load during a turn of the loop as it is."""
+        time.sleep(min(MOST_REST_S, arm.ahead / arm.limit))
+
+    def open(self, what_if: WhatIf, arm: Arm) -> None:
+        """Before the first turn. Raises Agreed if a rank cannot make the change, so that all skip it."""
+        def begin() -> None:
+            with what_if.change():
+                pass
+            if isinstance(arm, GroupArm):
+                arm.next()
+                arm.check()
+
+        self.from_all(begin)
+        if isinstance(arm, GroupArm):
+            self.loading(arm)
+            self._rest(arm)
 
     def turn(self, arm: Arm, change: Change) -> Steps:
         """All ranks begin it together."""
         with self._on_device():
             self._group.barrier()
-        return (yield from self._turns.fixed(arm, change, self.steps))
+        return (yield from self._turns.fixed(arm, change, self._steps_of(arm)))
+
+    def paced(self, arm: Arm, change: Change) -> Steps:
+        """A turn with the same pace on all ranks: at most that of the loader alone, since a few steps may take what was
+        loaded before. Raises Agreed if a changed loader failed on a rank."""
+        if isinstance(arm, GroupArm):
+            self.loading(arm)
+        pace = self.agreed_pace((yield from self.turn(arm, change)))
+        if isinstance(arm, GroupArm):
+            self.from_all(arm.check)
+            self._rest(arm)
+        rate = min(pace.steps_per_s, arm.limit)
+        return pace._replace(samples_per_s=rate, steps_per_s=rate)
 
     def _rounds(self, seconds: float, round_s: float) -> int:
         return self.agreed(int(min(MOST_ROUNDS, max(ROUNDS, seconds / round_s))))
@@ -183,12 +229,14 @@ class GroupTurns:
         if any(each != options for each in self.gathered(options)):
             raise Error("the processes call saturate.diagnose with different arguments. Pass the same values of only, "
                         "skip and seconds in all of them")
-        pilot = yield from self._turns.fixed(self._arm, contextlib.nullcontext, STEPS)
+        yield from self._turns.fixed(self._arm, contextlib.nullcontext, 0)  # opens it
+        self._agree_on(self._arm)
+        pilot = yield from self._turns.fixed(self._arm, contextlib.nullcontext, self._steps_of(self._arm))
         step_s = 1 / pilot.steps_per_s
         self.steps = self.agreed(int(min(MOST_STEPS, max(STEPS, TURN_S / step_s))))
         sizes = sizes_to_try(self._torch, self._modules) if tries_sizes else []
         seconds = seconds / 2 if sizes else seconds
-        rounds = self._rounds(seconds, 2 * self.steps * step_s)
+        rounds = self._rounds(seconds, 2 * self._steps_of(self._arm) * step_s)
         own, paces = [], []
         for number in range(rounds):
             found: Dict[bool, Pace] = {}

@@ -47,8 +47,8 @@ class Iteration:
             raise StopIteration
         loader._require_threads()
         if loader._running is not place:
-            raise Error("this iteration was ended by a newer one over the same loader, or by close(): "
-                        "make a separate saturate.Loader for each of two concurrent iterations")
+            raise Error("this iteration was ended by a newer one over the same loader, by load_state_dict() or by "
+                        "close(): begin a new one, and make a separate saturate.Loader for each of two concurrent ones")
         if not self._begun:
             self._accelerate, self._begun = None if loader._saturate else begun_iteration(), True
         try:

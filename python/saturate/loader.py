@@ -58,7 +58,7 @@ class Loader:
 
     Each iteration is an epoch from its first batch. After an iteration that returned a batch, complete or not,
     the next one is the next epoch; only load_state_dict() continues within an epoch. One iteration runs at a
-    time: a new one ends the previous one, which then raises Error.
+    time: a new one, or load_state_dict(), ends the previous one, which then raises Error.
 
     What to read
         source: "folder:PATH", "tar:PATH", "shard:PATH" etc. (docs/data.md), a path, or a dataset with
@@ -368,14 +368,15 @@ class Loader:
         return {"epoch": at.epoch + is_over, "batch": 0 if is_over else at.batch, **self._order()}
 
     def load_state_dict(self, state: Dict[str, int]) -> None:
-        """The next iteration continues at this position; a current one is not changed. Raises Error if the
-        state is of another number of samples, batch or seed: use set_epoch(state["epoch"]) then."""
+        """The next iteration continues at this position. A current one ends: its next() raises Error, since its batches
+        would not be those after this position. Raises Error if the state is of another number of samples, batch or
+        seed: use set_epoch(state["epoch"]) then."""
         at = Place(*(_position(name, state[name]) for name in ("epoch", "batch")))
         for name, own in self._order().items():
             if state.get(name, own) != own:
                 raise Error(f"the state is of a loader with {name} {state[name]}, but this one has {own}: "
                             f"make it with the same {name}, or start an epoch with set_epoch()")
-        self._at = at
+        self._at, self._running = at, None
 
     def _order(self) -> Dict[str, int]:
         """The values that a place in an epoch depends on; "batch_size" counts all ranks."""

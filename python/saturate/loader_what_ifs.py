@@ -9,13 +9,13 @@ import multiprocessing
 import os
 import sys
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from .device_time import used_gpus
 from .loader import Loader
 from .patches import Copies
 from .patching import Edit
-from .replacing import is_of_torchvision, replacement_of
+from .replacing import NO_FOLDER, is_of_torchvision, replacement_of
 from .turns import Remedy, WhatIf, not_tried
 
 REPRESENTATIVES = 256  # samples that stand for the dataset in a cache, or as many as a batch has
@@ -23,6 +23,8 @@ OF_DATALOADER = ("workers-too-few", "workers-too-many", "prefetch", "persistent-
                  "saturate-loader", "batch-size")
 FORKED_S = 60          # without a batch, after which a change that adds workers has failed
 FORK = "fork"          # the only way to start workers that does not run the script's top level in them
+
+Starts = Tuple[int, List[float], List[float]]
 
 
 class Endless:
@@ -147,8 +149,8 @@ def _is_stream(loader: Any) -> bool:
     return isinstance(loader.dataset, IterableDataset)
 
 
-def _workers(loader: Any) -> List[WhatIf]:
-    now, machine = loader.num_workers, cores()
+def _workers(loader: Any, machine: int) -> List[WhatIf]:
+    now = loader.num_workers
 
     def with_workers(name: str, number: int) -> WhatIf:
         what_if = WhatIf(name, _workers_of(loader, number), batches=lambda: rebuilt(loader, num_workers=number))
@@ -245,11 +247,13 @@ def _with_decoded(loader: Any, paths: List[str]) -> Any:
     return rebuilt(loader, dataset=dataset, batch_sampler=BatchSampler(SequentialSampler(paths), size, True))
 
 
-def _decode_cache(loader: Any) -> List[WhatIf]:
+def _decode_cache(loader: Any, processes: int) -> List[WhatIf]:
     """For torchvision's DatasetFolder, whose loader(path) decodes."""
     dataset = loader.dataset
-    if not is_of_torchvision(dataset, "DatasetFolder", "ImageFolder") or loader.batch_size is None:
-        return []
+    if not is_of_torchvision(dataset, "DatasetFolder", "ImageFolder"):
+        return [not_tried("decode-cache", NO_FOLDER)]
+    if loader.batch_size is None:
+        return [not_tried("decode-cache", "batches are not made by batch_size")]
     samples, decode = dataset.samples, dataset.loader
     if not samples:
         return []
@@ -258,7 +262,7 @@ def _decode_cache(loader: Any) -> List[WhatIf]:
                     ("from functools import lru_cache", "dataset.loader = lru_cache(None)(dataset.loader)",
                      "# and num_workers=0 or persistent_workers=True, so that the cache lives on"))
     what_if = WhatIf("decode-cache", remedy, batches=lambda: _with_decoded(loader, paths), is_trade=True)
-    needed, available = len(samples) * _bytes_of(decode(paths[0])), _available_bytes()
+    needed, available = processes * len(samples) * _bytes_of(decode(paths[0])), _available_bytes()
     if needed > available / 2:
         what_if.skipped = (f"the images take {needed / 1e9:.1f} GB, more than half of the {available / 1e9:.1f} GB "
                            "that are free")
@@ -267,10 +271,10 @@ def _decode_cache(loader: Any) -> List[WhatIf]:
 
 def _replacement(loader: Any, has_gpu: bool) -> List[WhatIf]:
     arguments, why_not, differences = replacement_of(loader)
-    if arguments is None and not why_not:
-        return []
+    if arguments is None:
+        return [not_tried("saturate-loader", why_not)]
 
-    given = dict(arguments or {})
+    given = dict(arguments)
     if has_gpu:  # from pinned memory, as a DataLoader may have it
         torch = sys.modules["torch"]
         used = used_gpus(torch)[0] if torch.cuda.is_available() else None
@@ -280,18 +284,21 @@ def _replacement(loader: Any, has_gpu: bool) -> List[WhatIf]:
     text = "; ".join(("Use saturate's loader instead", *differences))
     remedy = Remedy(text, (f"saturate.Loader({given.get('source')!r}, {shown})",))
     return [WhatIf("saturate-loader", remedy, batches=lambda: Loader._for_diagnosis(**given), is_trade=True,
-                   alters=bool(differences), skipped=why_not)]
+                   alters=bool(differences))]
 
 
 def loader_what_ifs(loader: Any, has_gpu: bool, is_blocking: bool = False,
-                    is_wanted: Callable[[str], bool] = lambda _: True) -> List[WhatIf]:
-    """`is_blocking`: the step copies pinned batches to a GPU, and waits for that. `is_wanted`: whether to try it."""
+                    is_wanted: Callable[[str], bool] = lambda _: True, machine: int = 0,
+                    processes: int = 1) -> List[WhatIf]:
+    """`is_blocking`: the step copies pinned batches to a GPU, and waits for that. `is_wanted`: whether to try it.
+    `machine`: its cores for this process; 0: all. `processes`: that train on it."""
     from torch.utils.data import DataLoader
 
     if not isinstance(loader, DataLoader):
         return [not_tried(name, "the loader is no DataLoader of torch's, so its arguments are not known")
                 for name in OF_DATALOADER if name != "saturate-loader" or not isinstance(loader, Loader)]
-    return [*_workers(loader), *_pinning(loader, has_gpu, is_blocking), *_decode_cache(loader),
+    return [*_workers(loader, machine or cores()), *_pinning(loader, has_gpu, is_blocking),
+            *_decode_cache(loader, processes),
             *(_replacement(loader, has_gpu) if is_wanted("saturate-loader") else []), *_batch_size(loader)]
 
 
@@ -346,3 +353,14 @@ def epoch_start(loader: Any, is_persistent: bool, clock: Callable[[], float], ro
         for _ in batches:
             begin = clock()
     return found[1:]
+
+
+def epoch_starts(loader: Any, clock: Callable[[], float], rounds: int) -> Optional[Starts]:
+    """The steps of an epoch, and the seconds of epoch_start() with workers that start and with workers that stay. None:
+    there are none that could stay, or no end."""
+    has_workers = is_copied(loader) and bool(getattr(loader, "num_workers", 0)) and not loader.persistent_workers
+    steps = length_of(loader) if has_workers else None
+    if steps is None:
+        return None
+    now, stays = (epoch_start(loader, is_persistent, clock, rounds) for is_persistent in (False, True))
+    return (steps, now, stays) if now and stays else None

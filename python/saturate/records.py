@@ -47,11 +47,16 @@ def finite(value: Optional[float]) -> Optional[float]:
     return value if value is not None and math.isfinite(value) else None
 
 
+def shown(text: str) -> str:
+    """As UTF-8 can encode it, and without the queries of URLs."""
+    return without_queries(text.encode("utf-8", "backslashreplace").decode())
+
+
 def host() -> Dict[str, Any]:
     torch = sys.modules.get("torch")
     return {"system": platform.platform(), "cores": len(os.sched_getaffinity(0)), "python": platform.python_version(),
             "saturate": f"{__version__} (saturate.watch)", "torch": getattr(torch, "__version__", "n/a"),
-            "program": without_queries(" ".join(sys.argv).encode("utf-8", "backslashreplace").decode())}
+            "program": shown(" ".join(sys.argv))}
 
 
 class RunFolder:

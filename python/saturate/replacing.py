@@ -11,9 +11,11 @@ from .loader import Loader
 from .sources import ENCODED_ENDINGS, is_image_folder
 from .world import found_world
 
+NO_FOLDER = "the dataset is not torchvision's ImageFolder"
+
 
 class Replacement(NamedTuple):
-    """saturate.Loader's arguments, or why there are none; neither for a dataset of another kind."""
+    """saturate.Loader's arguments, or why there are none."""
 
     arguments: Optional[Dict[str, Any]] = None
     why_not: str = ""
@@ -63,6 +65,8 @@ def _sampling(loader: Any, found: Dict[str, Any]) -> str:
         shuffles = False
     else:
         return f"saturate.Loader has no counterpart of this {type(sampler).__name__}"
+    if type(sampler) is not DistributedSampler and found_world()[1] > 1:  # each process reads all samples
+        found["rank"], found["world"] = 0, 1
     if not shuffles:
         found["shuffle"] = False
     if loader.drop_last:
@@ -101,7 +105,7 @@ def _folder_of(dataset: Any) -> Optional[str]:
 def replacement_of(loader: Any) -> Replacement:
     dataset = loader.dataset
     if not is_of_torchvision(dataset, "ImageFolder"):
-        return Replacement()
+        return Replacement(why_not=NO_FOLDER)
     if not is_image_folder(dataset):
         return Replacement(why_not="the dataset has its own way to read an image")
     if dataset.target_transform is not None:

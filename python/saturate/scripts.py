@@ -12,14 +12,14 @@ from typing import Any, Callable, Collection, Dict, Generator, Iterator, List, O
 from ._core import Error
 from .device_time import synchronize
 from .diagnosing import Diagnosis, conclude
-from .group_turns import check_group, world_of
+from .group_turns import Alone, check_group, is_spokesman, world_of
 from .loader import Loader
 from .loader_what_ifs import have_same_data, length_of, makes_own_batches, own_batches
 from .observing import STEPS, Observation, check_torch
 from .patches import all_replaced, endless_schedules, replaced
 from .running import Threads, run_script, saved_by_cycle, this_thread
-from .session import Session, check_names, first_line, is_failure, is_interrupt
-from .turns import Arm, Turns
+from .session import Session, check_names, is_failure, is_interrupt
+from .turns import Arm, Turns, first_line
 
 MOST_IDLE = 1000  # batches without a step between them: no loop accumulates the gradients of more
 NOT_COUNTING = ("saturate", "torch", "tqdm")  # modules that may ask for a loader's length, and go on after its end
@@ -255,7 +255,7 @@ class ScriptLoop:
         return loader is self._again
 
     def _tell_of_another(self) -> None:
-        if not self._has_told:
+        if not self._has_told and is_spokesman(self.torch):
             self._has_told = True
             sys.stderr.write("saturate: the script also trains with another loader, which is not measured\n")
 
@@ -290,8 +290,9 @@ class DiagnosedLoop(ScriptLoop):
 
     def refuse(self, failure: Exception) -> None:
         self.session, self.refused = None, first_line(failure)
-        sys.stderr.write(f"saturate: the training loop cannot be measured, and the script goes on as it is: "
-                         f"{self.refused}\n")
+        if is_spokesman(self.torch) or isinstance(failure, Alone):
+            sys.stderr.write("saturate: the training loop cannot be measured, and the script goes on as it is: "
+                             f"{self.refused}\n")
 
     def interrupted(self) -> None:
         if self.session:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from typing import Any, Callable, Collection, Generator, List, Optional
 
 from ._core import Error, paired_gain
+from .agreement import Agreed
 from .device_time import synchronize
-from .group_turns import GroupTurns, world_of
-from .loader_what_ifs import (OF_DATALOADER, AsItIs, epoch_start, is_copied, length_of, loader_what_ifs, own_batches,
+from .group_turns import GroupArm, GroupTurns, world_of
+from .loader_what_ifs import (OF_DATALOADER, AsItIs, epoch_starts, is_copied, loader_what_ifs, own_batches,
                               persistent_remedy)
 from .observing import STEPS, Observation
 from .patches import endless_schedules
 from .restoring import Kept
 from .step_what_ifs import called_often, step_what_ifs
-from .turns import Arm, Change, Gain, Pace, Steps, Turns, WhatIf, held, not_tried
+from .turns import Arm, Change, Gain, Pace, Steps, Turns, WhatIf, first_line, held, not_tried
 
 SHORTEST_S, LONGEST_S = 60, 300  # unless the seconds are given
 FIRST_ROUNDS, MOST_ROUNDS = 3, 12
@@ -36,8 +38,8 @@ SEEN = ("item-in-loop", "print-in-loop", "logging", "checkpoint-saves", "anomaly
         "threads")
 
 OF_GROUP = ("ddp-buckets", "straggler")
-# Not with several processes: one that fails leaves the others waiting, and buckets have the strides of gradients.
-ALONE = ("channels-last", "compile")
+# Not with several processes: one whose step fails leaves the others waiting, and buckets have the strides of gradients.
+ALONE = ("channels-last", "compile", "batch-size")
 WHY_ALONE = "not tried with several processes"
 
 NAMES = ("data-loading", *OF_DATALOADER, *SEEN, "tf32", "cudnn-benchmark", *OF_OPTIMIZERS, "channels-last",
@@ -73,7 +75,7 @@ class Session:
         self._turn_s = min(MOST_TURN_S, max(LEAST_TURN_S, self.seconds * TURN_SHARE))
         self.results: List[WhatIf] = []
         self._group: Optional[GroupTurns] = None  # of several processes, which make the same steps
-        self._found: Optional[List[WhatIf]] = None  # once: changes of the loader, which take long to find, or a group's
+        self._found: Optional[List[WhatIf]] = None  # once: changes of the loader, which take long to find
         self.current: Optional[WhatIf] = None  # whose change runs, or has left its traces; also after a failure
         self.pace: Optional[Pace] = None      # of the loop as it is
         self.held_gain = self.loading_gain = Gain(1.0, 0.0, float("inf"))
@@ -124,8 +126,7 @@ class Session:
                 self._kept.restore()
 
     def _of_group(self) -> NoPace:
-        """Measures all-reduces and a straggler first, in half of the seconds if they are given; then the changes of a
-        step."""
+        """Measures all-reduces and a straggler first, in half of the seconds if they are given; then other changes."""
         self._group = group = GroupTurns(self.torch, self.turns, self.seen.groups, self._own, self.seen.looking)
         if self.torch.distributed.get_rank() > 0:
             self._report = lambda _: None
@@ -140,7 +141,6 @@ class Session:
         self._kept.restore()
         for each in self.results:
             each.before, each.after = [], []  # it is not measured again
-        self._found = [*self.results, *(not_tried(name, WHY_ALONE) for name in OF_DATALOADER)]
         if self._agreed(has_more and (self._left() > 0 or not self._is_given)):
             yield from self._limits()
 
@@ -150,20 +150,13 @@ class Session:
     def _turn(self, arm: Arm, change: Change) -> Steps:
         if self._group is None:
             return (yield from self.turns.steps(arm, change, self._turn_s))
-        pace = self._group.agreed_pace((yield from self._group.turn(arm, change)))
-        if arm is not self._own or self.loader_rate is None:
-            return pace
-        rate = min(pace.steps_per_s, self.loader_rate)  # a turn of a few steps takes what was loaded before
-        return pace._replace(samples_per_s=rate, steps_per_s=rate)
+        return (yield from self._group.paced(arm, change))
 
     def _loading(self) -> Pace:
         """The loader alone; in a group that of the slowest rank."""
         if self._group is None:
             return self.turns.loading(self._own, self._turn_s)
-        # As many batches on all ranks: an iteration may communicate.
-        self._own.ahead = max(self._group.gathered(self._own.ahead))
-        pace = self.turns.loading(self._own, float("inf"), self._group.steps)
-        return self._group.agreed_pace(pace, is_of_slowest=True)
+        return self._group.loading(self._own)
 
     def _unmeasured(self) -> List[WhatIf]:
         return [each for each in self.results if not each.skipped and each.gain is None]
@@ -202,8 +195,8 @@ class Session:
                 break
         self._each_s = 2 * FIRST_ROUNDS * took_s / len(whole)
         self.pace = sorted(whole)[len(whole) // 2]
-        self.held_rate, self.loader_rate = (statistics.median(each.steps_per_s for each in paces)
-                                            for paces in (without_input, alone))
+        self.held_rate = statistics.median(each.steps_per_s for each in without_input)
+        self.loader_rate = self._own.limit = statistics.median(each.steps_per_s for each in alone)
         self.held_gain, self.loading_gain = (_gain_of(whole, other) for other in (without_input, alone))
         self._kept.restore()
 
@@ -212,7 +205,8 @@ class Session:
 
     def _wanted(self) -> List[WhatIf]:
         if self._found is None:
-            self._found = loader_what_ifs(self.loader, self.has_gpu, self.seen.is_blocking, self.is_wanted)
+            find = functools.partial(loader_what_ifs, self.loader, self.has_gpu, self.seen.is_blocking, self.is_wanted)
+            self._found = find() if self._group is None else [*self.results, *self._group.of_loader(find)]
         found = [*self._found, *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
         found = self._without_needless([each for each in found if self.is_wanted(each.name)])
         found.sort(key=lambda each: (each.name in LAST, each.name not in SEEN))  # what was seen in the loop first
@@ -280,29 +274,17 @@ class Session:
                 each.before, each.after = first
                 each.conclude()
 
-    def _why_not(self, what_if: WhatIf) -> str:
-        """Why a rank of a group cannot make the change, so that all skip it."""
-        if self._group is None:
-            return ""
-        why = ""
-        try:
-            with what_if.change():
-                pass
-        except Exception as failure:
-            why = first_line(failure)
-        return next((f"it failed on rank {rank}: {each}" for rank, each in enumerate(self._group.gathered(why))
-                     if each), "")
-
     def _rounds(self, what_if: WhatIf, rounds: int, seconds: float) -> NoPace:
         """Interleaves the loop and the loop with the change, in alternating order."""
-        if why := self._why_not(what_if):
-            what_if.fail(why)
-            return
         begin, made = self._clock(), [0.0, 0.0]
         other = self._own
-        if what_if.batches is not None:  # unless they are for the input, they are loaded like the loop's own
+        if what_if.batches is not None and self._group is not None:
+            other = GroupArm(what_if.batches, self._own)
+        elif what_if.batches is not None:  # unless they are for the input, they are loaded like the loop's own
             other = Arm(what_if.batches, loaded=self._own.loaded if what_if.has_own_limit else 0.0)
         try:
+            if self._group is not None:
+                self._group.open(what_if, other)
             for number in range(rounds):
                 paces = {}
                 for is_changed in ((False, True) if number % 2 == 0 else (True, False)):
@@ -321,6 +303,8 @@ class Session:
                     break
             if made[1] < LEAST_MADE * made[0]:
                 what_if.fail("the loop skips many of its batches")
+        except Agreed as failure:
+            what_if.fail(str(failure))
         except Exception as failure:  # of the step, or of opening the batches
             if self.current is None:
                 raise
@@ -336,17 +320,18 @@ class Session:
 
     def _persistence(self) -> None:
         """The beginning of an epoch, with workers that start and with workers that stay."""
-        loader, name = self.loader, "persistent-workers"
-        has_workers = is_copied(loader) and bool(getattr(loader, "num_workers", 0)) and not loader.persistent_workers
-        if self._group is not None or not has_workers or self.pace is None or not self.is_wanted(name):
+        name = "persistent-workers"
+        if self.pace is None or not self.is_wanted(name):
             return
-        steps = length_of(loader)
-        if steps is None:
+        find = functools.partial(epoch_starts, self.loader, self._clock, FIRST_ROUNDS)
+        try:
+            found = find() if self._group is None else self._group.slowest_starts(find)
+        except Agreed as failure:
+            self.results.append(not_tried(name, str(failure)))
             return
-        now = epoch_start(loader, False, self._clock, FIRST_ROUNDS)
-        stays = epoch_start(loader, True, self._clock, FIRST_ROUNDS)
-        self._kept.restore()
-        if now and stays and self.pace:
+        if found is not None:
+            self._kept.restore()
+            steps, now, stays = found
             epoch = steps / self.pace.steps_per_s
             self.start_share = min(now) / (min(now) + epoch)
             what_if = WhatIf(name, persistent_remedy(), is_inferred=True)
@@ -379,13 +364,6 @@ def is_failure(failure: BaseException) -> bool:
     """Whether a program that ends with it has failed."""
     is_exit = isinstance(failure, SystemExit) and failure.code not in (None, 0)
     return (isinstance(failure, Exception) or is_exit) and not is_interrupt(failure)
-
-
-def first_line(failure: BaseException) -> str:
-    if isinstance(failure, SystemExit) and isinstance(failure.code, int):
-        return f"exit code {failure.code}"
-    lines = str(failure).strip().splitlines()
-    return lines[0] if lines else type(failure).__name__
 
 
 def samplers_of(loader: Any) -> List[Any]:

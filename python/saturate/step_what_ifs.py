@@ -341,8 +341,7 @@ def _compiled(seen: Observation, has_gpu: bool, seconds: float) -> List[WhatIf]:
             compiled.extend(seen.torch.compile(each._call_impl) for each in targets)
         with contextlib.ExitStack() as stack:
             for each, call in zip(targets, compiled):
-                stack.callback(setattr, each, "_compiled_call_impl", None)
-                each._compiled_call_impl = call
+                stack.enter_context(replaced(each, "_compiled_call_impl", call))
             yield
 
     return [WhatIf("compile", Remedy("Compile the model", ("model = torch.compile(model)",)), change, is_trade=True,

@@ -92,6 +92,13 @@ class WhatIf:
         return self.gain is not None and may_be_worth(tuple(self.gain), self.alters)
 
 
+def first_line(failure: BaseException) -> str:
+    if isinstance(failure, SystemExit) and isinstance(failure.code, int):
+        return f"exit code {failure.code}"
+    lines = str(failure).strip().splitlines()
+    return lines[0] if lines else type(failure).__name__
+
+
 def not_tried(name: str, why: str) -> WhatIf:
     return WhatIf(name, Remedy(""), skipped=why)
 
@@ -109,7 +116,9 @@ class Arm:
 
     def __init__(self, batches: Callable[[], Iterable[Any]], *, is_made_here: bool = True,
                  loaded: float = 0.0) -> None:
-        self._open, self._is_made_here, self.ahead, self.loaded = batches, is_made_here, 0, loaded
+        self._open, self._is_made_here, self.loaded = batches, is_made_here, loaded
+        self.ahead = self.workers = 0
+        self.limit = float("inf")  # of a group: batches/s of the loader alone on its slowest rank
         self._source: Any = None
         self._batches: Optional[Iterator[Any]] = None
 
@@ -123,6 +132,7 @@ class Arm:
         if self._source is None:
             self._source = self._open()
             self.ahead = ahead_of(self._source)
+            self.workers = int(getattr(self._source, "num_workers", 0) or 0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about more workers than cores, which is what is tried
             self._batches = iter(self._source)

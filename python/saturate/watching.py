@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import math
 import os
+import sys
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from ._core import BatchIterator, Error, PhaseClock, StepCounter
 from .loader_what_ifs import have_same_data, length_of
 from .phases import NAMES, Hooks, shares
-from .records import Outputs, Reading, device_phases, finite, open_outputs, record_of, worker_times
+from .records import Outputs, Reading, device_phases, finite, open_outputs, record_of, shown, worker_times
 from .sampling import SEARCH_STEPS, Sampling
+from .session import first_line
 from .telemetry import Gpu, Telemetry
 from .world import warn_if_undivided
 
 RECORD_NS = 10**9    # between two records, and
 LATER_NS = 10**10    # after FIRST_NS, since a day of the former takes 100 MB
 FIRST_NS = 3600 * 10**9
+LONGEST_REASON = 300  # characters of an exception in a record
 
 _active: List[Watch] = []
 _of_parents: List[Outputs] = []  # in a forked process
+
+
+def _reason(failure: Optional[BaseException]) -> Optional[str]:
+    """The exception with which a program or block ends, for its "end" record; None if it did not fail."""
+    is_done = isinstance(failure, GeneratorExit) or (isinstance(failure, SystemExit) and not failure.code)
+    if failure is None or is_done:
+        return None
+    name = line = type(failure).__name__
+    with contextlib.suppress(Exception):  # of its __str__()
+        line = first_line(failure)
+    return shown(name if line == name else f"{name}: {line}")[:LONGEST_REASON]
 
 
 class Watch(StepCounter):
@@ -64,8 +79,9 @@ class Watch(StepCounter):
         under torch.no_grad().
     out: a folder for metrics.jsonl and host.json, which saturate.report(FOLDER) makes a page of. If it holds a run,
         FOLDER-2 (or -3 ...) is taken, with a warning. A record is written once a second, after an hour every ten
-        seconds. Nothing is written on other ranks than 0, nor in a script that saturate measures (diagnose, tune). By
-        default nothing is written.
+        seconds; the last one has the exception that ended the program or the `with` block, as `ended_by`. Nothing is
+        written on other ranks than 0, nor in a script that saturate measures (diagnose, tune). By default nothing is
+        written.
     tensorboard: a folder for TensorBoard's events, or True: `out`/tb. Needs torch and the package tensorboard.
     model: the outermost module. Give it if it is compiled, as torch.compile returned it: the search makes torch compile
         once more, and finds no module that is called in compiled code, such as one after model.compile().
@@ -86,6 +102,7 @@ class Watch(StepCounter):
         self._begun_epochs = 0        # of `loader`
         self._is_block = False        # a `with` block's
         self._loss: Any = None
+        self._ended_by: Optional[str] = None
         has_outputs = out is not None or tensorboard is not False  # else it need not know its rank
         self._outputs = open_outputs(out, tensorboard) if has_outputs else Outputs()
         gpu = Gpu()
@@ -202,6 +219,8 @@ class Watch(StepCounter):
             record.update(loss=None if self._loss is None else finite(float(self._loss)),
                           lr=None if rate is None else finite(float(rate)),
                           telemetry=(self._total_telemetry if is_end else self._telemetry).read())
+            if is_end:
+                record["ended_by"] = self._ended_by
             self._outputs.write(record)
         self._last = reading
 
@@ -241,7 +260,8 @@ class Watch(StepCounter):
         self._is_block = True
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, failure: Optional[BaseException], _trace: object) -> None:
+        self._ended_by = _reason(failure)
         self.close()
 
     @property
@@ -290,8 +310,11 @@ def watch(loader: Any = None, *, out: Union[str, os.PathLike[str], None] = None,
 
 @atexit.register
 def _close_all() -> None:
+    # Python has noted the exception that ends the program; an interactive one goes on after an exception.
+    failure = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for one in list(_active):
         if one._clock.thread is not None:  # not in a forked process
+            one._ended_by = _reason(failure)
             one.close()
 
 

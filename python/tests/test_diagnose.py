@@ -108,10 +108,19 @@ def test_anomaly_mode_is_found_and_comes_back():
     assert names(found.causes) == ["anomaly-mode"] and found.causes[0].gain == pytest.approx(4, rel=0.01)
 
 
-def test_a_profiler_around_the_loop_is_found():
+def test_a_profiler_around_the_loop_is_found_and_comes_back(monkeypatch):
+    def toggled(is_enabled, kinds):
+        is_on.append(is_enabled)
+        toggle(is_enabled, kinds)
+
+    def extra(loop):
+        loop.clock.now += 0.3 * is_on[-1]
+
+    is_on, toggle = [True], torch._C._autograd._toggle_collection_dynamic
+    monkeypatch.setattr(torch._C._autograd, "_toggle_collection_dynamic", toggled)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        found = Loop().diagnose(only=["profiler-on"])
-    assert "profiler-on" in names(found.idle)
+        found = Loop(extra=extra).diagnose(only=["profiler-on"])
+    assert names(found.causes) == ["profiler-on"] and found.causes[0].gain == pytest.approx(4, rel=0.01) and is_on[-1]
 
 
 def test_gradients_filled_with_zeros():

@@ -1,6 +1,7 @@
 """saturate.diagnose() of several processes: two real ones, whose steps must stay in line, and known times."""
 
 import json
+import os
 import subprocess
 import sys
 import types
@@ -12,7 +13,9 @@ from saturate.diagnosing import _order
 
 torch = pytest.importorskip("torch")
 
+from saturate.agreement import Agreed  # noqa: E402
 from saturate.group_turns import MIB, GroupTurns, group_what_ifs, with_sizes  # noqa: E402
+from saturate.loader_what_ifs import loader_what_ifs  # noqa: E402
 from saturate.turns import Pace, Remedy, WhatIf, not_tried  # noqa: E402
 
 
@@ -49,6 +52,38 @@ def test_processes_agree_on_changes_and_rates():
     other = types.SimpleNamespace(gathered=lambda mine: [mine, Pace(3.0, 5.0, 0.5)])
     assert GroupTurns.agreed_pace(other, Pace(8.0, 4.0)) == Pace(5.0, 5.0, 0.5)
     assert GroupTurns.agreed_pace(other, Pace(8.0, 4.0), is_of_slowest=True) == Pace(4.0, 4.0, 0.5)
+    several = [WhatIf("prefetch", Remedy(text), batches=lambda: []) for text in "ab"]
+    assert GroupTurns.agreed_what_ifs(types.SimpleNamespace(gathered=lambda mine: [mine, mine]), several) == several
+    with pytest.raises(Agreed, match="it failed on rank 1: no room"):
+        GroupTurns.from_all(types.SimpleNamespace(gathered=lambda mine: [mine, (None, "no room")]), int)
+
+
+def test_processes_make_the_same_changes_of_their_loaders(monkeypatch):
+    """Those that each could make alone. They share the cores of their machine."""
+    def find(now, machine, processes):
+        asked.append((machine, processes))
+        return loader_what_ifs(torch.utils.data.DataLoader(list(range(64)), batch_size=4, num_workers=now),
+                               has_gpu=False, machine=machine)
+
+    def from_all(offer):
+        theirs = [(each.name, each.remedy.edit) for each in find(4, 2, 1) if each.name != "prefetch"]
+        return [offer(), theirs]
+
+    asked = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    group = types.SimpleNamespace(gathered=lambda mine: [mine, mine, ("another machine", set(range(5)))],
+                                  from_all=from_all)
+    found = GroupTurns.of_loader(group, lambda *machine: find(2, *machine))
+    assert asked[-1] == (2, 2)
+    numbers = {each.name: each.remedy.edit.arguments["num_workers"] for each in found if "workers" in each.name}
+    assert numbers == {"workers-too-few": 8, "workers-too-many": 0}
+    assert {each.name for each in found} == {*numbers, "pin-memory", "batch-size", "prefetch", "decode-cache",
+                                                "saturate-loader"} and len(found) == 7
+    assert (found[-1].name, found[-1].skipped) == ("prefetch", "the loaders of the processes differ")
+    starts = types.SimpleNamespace(from_all=lambda _: [(4, [1.0, 2.0], [0.5, 0.1]), (5, [3.0, 1.0], [0.1, 0.2])])
+    assert GroupTurns.slowest_starts(starts, None) == (5, [3.0, 2.0], [0.5, 0.2])
+    starts.from_all = lambda _: [None, (5, [3.0], [0.1])]
+    assert GroupTurns.slowest_starts(starts, None) is None
 
 
 PROGRAM = """
@@ -189,6 +224,48 @@ print(json.dumps([found.rate, found.held_rate, found.loader_rate, found.to_dict(
 """
 
 
+LOADED = """
+import datetime, json, os, sys, time, torch, saturate
+import torch.distributed as dist
+from saturate import group_turns, loader_what_ifs
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, get_worker_info
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=int(sys.argv[1]), world_size=2,
+                        timeout=datetime.timedelta(seconds=60))
+group_turns.TURN_S, loader_what_ifs.FORKED_S = 0.1, 5
+os.sched_getaffinity = lambda _: {0, 1}
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+seen = set()
+
+class Sleeping(Dataset):
+    given = 0  # by a worker
+
+    def __len__(self):
+        return 1000
+
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        if get_worker_info():
+            self.given += 1
+            if dist.get_rank() == 1 and self.given > 36:
+                FAULT
+        return torch.full((4,), float(index))
+
+def step(batch):
+    seen.update(int(each) % 2 for each in batch[:, 0])
+    optimizer.zero_grad()
+    model(batch).sum().backward()
+    optimizer.step()
+
+data = Sleeping()
+loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data, shuffle=False), num_workers=WORKERS,
+                    multiprocessing_context="fork" if WORKERS else None)
+found = saturate.diagnose(step, loader, seconds=30, only=["CAUSE"])
+assert seen == {dist.get_rank()}, seen  # its own samples
+print(json.dumps([found.rate, found.held_rate, found.loader_rate, found.to_dict()["causes"], found.skipped]))
+"""
+
+
 # Ends the process without torch's own exit, which on a busy machine may abort, even without saturate.
 END = """
 dist.destroy_process_group()
@@ -227,6 +304,29 @@ def planted(tmp_path, cause, fault, is_refused=False):
     return first[3:]
 
 
+def loaded(tmp_path, cause, workers, fault="pass"):
+    """As planted(), with batches that take 20 ms."""
+    program = tmp_path / "program.py"
+    program.write_text(LOADED.replace("FAULT", fault).replace("CAUSE", cause).replace("WORKERS", str(workers)) + END)
+    first, second = map(json.loads, outputs_of(tmp_path / "store", [program], [program]))
+    assert first == second and all(rate > 0 for rate in first[:3])
+    return first[3:]
+
+
+@pytest.mark.parametrize("cause, workers", [("data-loading", 0), ("workers-too-few", 1)])
+def test_two_processes_find_that_their_loaders_need_more_workers(tmp_path, cause, workers):
+    """They sleep, so that cores do not matter."""
+    (found,), _ = loaded(tmp_path, cause, workers)
+    assert found["name"] == cause and found["low"] > 1.2 and found["edit"]["arguments"]["num_workers"] > workers
+
+
+@pytest.mark.parametrize("fault, why", [
+    ("raise OSError", "Caught OSError"), ("os.kill(os.getpid(), 9)", "DataLoader worker")])
+def test_workers_that_fail_in_one_process_do_not_hold_up_the_other(tmp_path, fault, why):
+    _, ((name, skipped),) = loaded(tmp_path, "data-loading", 0, fault)
+    assert name == "data-loading" and skipped.startswith(f"it failed on rank 1: {why}")
+
+
 @pytest.mark.parametrize("cause, fault", [
     ("item-in-loop", "values.tolist()"),
     ("checkpoint-saves", "dist.get_rank() or torch.save(Slow(), io.BytesIO())"),  # the others wait for rank 0
@@ -260,6 +360,29 @@ def test_a_process_whose_others_are_not_diagnosed_trains_as_they_do(tmp_path):
     diagnosed, other = outputs_of(tmp_path / "store", ["-c", IMPATIENT + END, measured], [program])
     assert [diagnosed.splitlines()[0], other.strip()] == [each.strip() for each in plain]
     assert "the other processes are not diagnosed" in diagnosed.splitlines()[1]
+
+
+def test_one_of_several_processes_says_that_they_cannot_be_measured(tmp_path):
+    """And each one whose others are not diagnosed."""
+    program, measured, undivided = (tmp_path / f"{name}.py" for name in ("program", "measured", "undivided"))
+    program.write_text(PLAIN + END)
+    measured.write_text(PLAIN)
+    undivided.write_text(PLAIN.replace("parallel.DistributedDataParallel(torch.nn.Linear(4, 2))", "Linear(4, 2)"))
+    said = ["-c", IMPATIENT.replace("print(", "sys.stderr = sys.stdout\nprint(") + END]
+    all_of_them = outputs_of(tmp_path / "all", [*said, undivided], [*said, undivided])
+    alone = outputs_of(tmp_path / "alone", [program], [*said, measured])
+    assert [out.count("and the script goes on as it is") for out in (*all_of_them, *alone)] == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_of_several_processes_tells_of_another_loader(capsys, rank):
+    from saturate.scripts import ScriptLoop
+
+    loop = ScriptLoop(torch, "train.py")
+    loop.torch = types.SimpleNamespace(distributed=types.SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: True, get_world_size=lambda: 2, get_rank=lambda: rank))
+    loop._tell_of_another()
+    assert ("another loader" in capsys.readouterr().err) == (rank == 0)
 
 
 def test_measure_is_for_one_process():

@@ -40,6 +40,9 @@ class ImageFolder(Dataset):
         return self.loader(path) * 2, label
 
 
+OF_FOLDER = ("decode-cache", "saturate-loader")  # not tried for another dataset
+
+
 def by_name(loader):
     return {what_if.name: what_if for what_if in loader_what_ifs(loader, has_gpu=False)}
 
@@ -58,7 +61,7 @@ def test_decoded_images_are_kept():
 def test_what_ifs_follow_the_arguments(monkeypatch):
     data = list(range(64))
     none = by_name(DataLoader(data, batch_size=4))
-    assert {"data-loading", "pin-memory", "batch-size"} == set(none) and none["pin-memory"].skipped
+    assert {"data-loading", "pin-memory", "batch-size", *OF_FOLDER} == set(none) and none["pin-memory"].skipped
     some = by_name(DataLoader(data, batch_size=4, num_workers=2))
     assert {"workers-too-few", "workers-too-many", "prefetch"} <= set(some) and "data-loading" not in some
     numbers = {1: [2, 4, 16], 2: [4, 8, 16], 8: [16, 32]}
@@ -110,8 +113,11 @@ class OwnFolder(Dataset):
 def test_datasets_without_length_or_with_attributes_of_other_meanings():
     numbers = torch.utils.data.SequentialSampler(range(8))
     for loader in (DataLoader(Stream(), batch_size=4), DataLoader(Unsized(), batch_size=4, sampler=numbers)):
-        assert set(by_name(loader)) == {"data-loading", "pin-memory"}
-    assert "decode-cache" not in by_name(DataLoader(OwnFolder(), batch_size=2))
+        assert set(by_name(loader)) == {"data-loading", "pin-memory", *OF_FOLDER}
+    for dataset in (OwnFolder(), torch.utils.data.Subset(ImageFolder(), [1, 2])):
+        found = by_name(DataLoader(dataset, batch_size=2))
+        assert {found[name].skipped for name in OF_FOLDER} == {"the dataset is not torchvision's ImageFolder"}
+    assert "batch_size" in by_name(DataLoader(ImageFolder(), batch_size=None))["decode-cache"].skipped
 
 
 def test_workers_of_a_stream_must_divide_it_themselves():
@@ -251,6 +257,19 @@ def test_a_compiled_model_is_not_compiled_again():
         assert ("compile" in found) == is_tried
     model.compile(backend="eager")
     assert "compile" not in [each.name for each in step_what_ifs(Observation(torch, model), True, 300)]
+
+
+def test_a_model_is_compiled_once_for_all_turns(graphs, monkeypatch):
+    (found, backend), compiled, model = graphs, torch.compile, torch.nn.Linear(2, 2)
+    monkeypatch.setattr(torch, "compile", lambda call: compiled(call, backend=backend))
+    what_ifs = {each.name: each for each in step_what_ifs(Observation(torch, model), has_gpu=True, seconds=300)}
+    inputs, before = torch.ones(1, 2), dict(vars(model))
+    expected = model(inputs)
+    for _ in range(2):
+        with what_ifs["compile"].change():
+            assert model(inputs).equal(expected) and len(found) == 1
+        assert vars(model) == before and model._compiled_call_impl is None
+        assert model(inputs).equal(expected) and len(found) == 1
 
 
 def test_counts_of_a_capturable_optimizer_stay_on_the_gpu():

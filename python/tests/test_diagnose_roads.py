@@ -192,6 +192,23 @@ def test_settings_of_a_gpu_are_on_meanwhile(name, settings):
     assert what_if.remedy.lines == (what_if.remedy.edit.added,)
 
 
+def test_autocast_is_for_the_inside_of_a_model():
+    class Model(torch.nn.Linear):
+        def forward(self, images):
+            made = super().forward(images)
+            inside.append(made.dtype)
+            return {"logits": [made], "count": len(made)}
+
+    model, inside = Model(2, 2), []
+    what_if = {each.name: each for each in step_what_ifs(Observation(torch, model), False, 1)}["autocast-bf16"]
+    with what_if.change():
+        logits, = model(torch.ones(1, 2))["logits"]
+        logits.sum().backward()
+    model(torch.ones(1, 2))
+    assert inside == [torch.bfloat16, torch.float32] and "forward" not in vars(model)
+    assert logits.dtype == model.weight.grad.dtype == torch.float32
+
+
 def test_what_may_fail_is_tried_last(script, monkeypatch):  # noqa: F811
     monkeypatch.setattr(Observation, "optimizer_s", None)
     text = TIMED.replace("loss.backward()", "assert len(images) == 4, 'no memory'; loss.backward()")

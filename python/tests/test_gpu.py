@@ -2,6 +2,9 @@
 
 import importlib.util
 import json
+import os
+import shutil
+import sysconfig
 
 import pytest
 
@@ -75,6 +78,15 @@ def test_fields_have_the_bits_of_the_cpus_also_if_the_gpu_is_late(kind, tmp_path
     assert all(a.cpu().equal(b) for a, b in zip(found, expected, strict=True))
 
 
+def test_cupy_imports_what_is_on_the_gpu():
+    cupy = pytest.importorskip("cupy")
+    loader = saturate.Loader(SYNTH, device="cuda", **ARGUMENTS,
+                             batch_transform=lambda batch: [cupy.from_dlpack(each) for each in batch])
+    for found, expected in zip(loader, saturate.Loader(SYNTH, device="cpu", **ARGUMENTS), strict=True):
+        assert all(isinstance(each, cupy.ndarray) for each in found)
+        assert all((cupy.asnumpy(a) == b.numpy()).all() for a, b in zip(found, expected, strict=True))
+
+
 def test_resuming_continues_with_the_next_batch():
     whole, resumed = resumed_labels(*(saturate.Loader(Numbered(40), batch=4, size=6, device="cuda") for _ in range(2)))
     assert resumed == whole
@@ -118,7 +130,7 @@ def test_watch_measures_the_gpu(tmp_path):
         torch.cuda.synchronize()
     end = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
     phases = end["device_phases"]
-    assert min(phases[name] for name in ("forward", "backward", "optimizer")) > 0
+    assert min(phases[name] for name in ("copy", "forward", "backward", "optimizer")) > 0
     assert sum(phases.values()) < 1.05 * end["time_s"], end
     assert end["device_memory_peak_bytes"] > 64 << 20
     if importlib.util.find_spec("pynvml"):
@@ -151,3 +163,41 @@ def test_diagnose_restores_the_gpu_to_the_bit():
     print(found)
     assert not torch.backends.cudnn.benchmark and not torch.is_autocast_enabled("cuda")
     assert all(each.is_contiguous() for each in loop.model.parameters())
+
+
+def measured(found):
+    return {cause.name for cause in (*found.causes, *found.uncertain, *found.idle)}
+
+
+def test_diagnose_measures_what_only_a_gpu_has():
+    loop, wanted = Loop(), {"tf32", "cudnn-benchmark", "pin-memory", "autocast-fp16", "autocast-bf16"}
+    found = saturate.diagnose(loop.step, loop.loader, seconds=20, only=wanted)
+    reasons = dict(found.skipped)
+    assert measured(found) | set(reasons) == wanted, found
+    # An older GPU has no bfloat16, and another setting of torch may hide that of TF32.
+    assert set(reasons) <= {"tf32", "autocast-bf16"} and "no time" not in str(reasons), found
+
+
+def test_diagnose_compiles_a_model(monkeypatch):
+    has_compiler = any(map(shutil.which, ("cc", "gcc", "clang")))
+    if not has_compiler or not os.path.exists(f"{sysconfig.get_path('include')}/Python.h"):
+        pytest.skip("torch.compile needs a C compiler and Python's headers")
+    monkeypatch.setattr("saturate.step_what_ifs.COMPILE_S", 30)
+    loop = Loop()
+    found = saturate.diagnose(loop.step, list(loop.loader), seconds=30, only=["compile"])
+    assert measured(found) == {"compile"}, found
+    assert loop.model._compiled_call_impl is None
+
+
+def test_diagnose_replaces_the_loader_of_an_image_folder(tmp_path):
+    images = pytest.importorskip("PIL.Image")
+    datasets, transforms = (pytest.importorskip(f"torchvision.{name}") for name in ("datasets", "transforms"))
+    (tmp_path / "photos/a").mkdir(parents=True)
+    for number in range(16):  # noise takes long to decode
+        pixels = torch.randint(256, (256, 256, 3), dtype=torch.uint8).numpy()
+        images.fromarray(pixels).save(tmp_path / f"photos/a/{number}.jpg")
+    augment, loop = transforms.Compose([transforms.RandomResizedCrop(64), transforms.ToTensor()]), Loop()
+    loader = torch.utils.data.DataLoader(datasets.ImageFolder(tmp_path / "photos", augment), batch_size=8)
+    found = saturate.diagnose(loop.step, loader, seconds=10, only=["saturate-loader"])
+    assert [cause.name for cause in found.causes] == ["saturate-loader"], found
+    assert "device='cuda'" in found.causes[0].remedy.lines[0]

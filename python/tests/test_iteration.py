@@ -148,6 +148,23 @@ def test_a_state_set_meanwhile_is_the_next_iterations():
     assert labels_of(loader) == epoch(5)
 
 
+def test_a_state_loaded_meanwhile_ends_the_iteration():
+    """Else a loop that rolls back would go on from where it was."""
+    loader = make()
+    running = iter(loader)
+    states = [loader.state_dict()]
+    for _ in range(3):
+        next(running)
+        states.append(loader.state_dict())
+    loader.load_state_dict(states[1])
+    with pytest.raises(saturate.Error, match=r"load_state_dict\(\).*begin a new one"):
+        next(running)
+    assert loader.state_dict() == states[1]
+    rolled_back = iter(loader)
+    assert next(rolled_back)[1].tolist() == epoch(0)[1] and loader.state_dict() == states[2]
+    assert labels_of(rolled_back) == epoch(0)[2:]
+
+
 @pytest.mark.parametrize("arguments, name", [({"batch": 8}, "batch_size 7.*8"), ({"seed": 1}, "seed 0.*1")])
 def test_a_state_of_another_order_is_refused(arguments, name):
     loader = make()

@@ -39,6 +39,7 @@ def test_a_watch_that_goes_on_has_a_page(watch, tmp_path):
     shown, = data_of(page)["runs"]
     assert (shown["state"], shown["name"], shown["warnings"]) == ("running", "run", [])
     assert shown["figures"]["steps"] == 3 and shown["figures"]["phases"]["host"] > 0
+    assert (shown["unit"], shown["ended_by"]) == ("samples", "")
     assert shown["steps"]["loss"] == [0.5] * 3 and shown["steps"]["rss_bytes"][-1] > 10**6
     assert "saturate.watch" in dict(shown["host"])["saturate"]
     shutil.copytree(tmp_path / "run", tmp_path / "copy")  # as of a watch that was killed
@@ -121,7 +122,63 @@ def test_only_rank_0_of_a_script_that_is_not_measured_writes(monkeypatch, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_a_short_watch_has_its_last_step(tmp_path):
+@pytest.mark.parametrize("variables, is_written", [({"RANK": "0", "WORLD_SIZE": "2"}, True),
+                                                   ({"RANK": "1", "WORLD_SIZE": "2"}, False)])
+def test_only_rank_0_of_torchrun_writes(watch, tmp_path, variables, is_written):
+    done = run(tmp_path / "run", env={**os.environ, **variables})
+    assert (done.returncode, done.stderr, bool(done.stdout)) == (0, "", is_written)
+    assert (tmp_path / "run/report.html").exists() == is_written
+
+
+@pytest.mark.parametrize("argument, unbuffered", [("run", ""), ("run", "1"), ("--help", "")])
+def test_a_reader_of_the_output_may_have_gone(watch, tmp_path, argument, unbuffered):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-m", "saturate", "report", argument], stdout=writing, cwd=tmp_path,
+                          stderr=subprocess.PIPE, text=True, timeout=60,
+                          env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "run/report.html").exists() == (argument == "run")
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError
+
+
+@pytest.mark.parametrize("failure, text", [
+    (ValueError("\nbad https://host/x.shard?X-Amz-Signature=hidden caf\udce9\nmore"),
+     "ValueError: bad https://host/x.shard caf\\udce9"),
+    (KeyboardInterrupt(), "KeyboardInterrupt"), (SystemExit(3), "SystemExit: exit code 3"), (SystemExit(0), ""),
+    (GeneratorExit(), ""), (Unprintable(), "Unprintable")])
+def test_an_exception_that_ends_a_block_is_shown(tmp_path, failure, text):
+    with pytest.raises(type(failure)), saturate.watch(out=tmp_path / "run") as watch:
+        watch.step()
+        raise failure
+    shown, = data_of(saturate.report(tmp_path / "run"))["runs"]
+    assert (shown["state"], shown["ended_by"], shown["warnings"]) == ("ended", text, [])
+
+
+LOOP = """
+import sys, saturate
+for number, _ in enumerate(saturate.watch([["a"]] * 9, out=sys.argv[1])):
+    if number == 3:
+        FAILURE
+"""
+
+
+@pytest.mark.parametrize("failure, text", [("raise ValueError('bad')", "ValueError: bad"),
+                                           ("raise KeyboardInterrupt", "KeyboardInterrupt"), ("sys.exit()", None)])
+def test_an_exception_that_ends_a_program_is_recorded(tmp_path, failure, text):
+    subprocess.run([sys.executable, "-c", LOOP.replace("FAILURE", failure), str(tmp_path)], capture_output=True,
+                   timeout=60)
+    *_, end = (json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert (end["kind"], end["step"], end["ended_by"]) == ("end", 4, text)
+
+
+def test_a_short_watch_has_its_last_step(monkeypatch, tmp_path):
+    monkeypatch.setattr(watching, "RECORD_NS", 10**15)  # none is due
     with saturate.watch(out=tmp_path / "run") as watch:
         for loss in range(3):
             watch.step(loss=loss)

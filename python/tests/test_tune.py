@@ -137,6 +137,49 @@ def test_a_tune_that_is_ended_ends_the_script(tmp_path):
     assert not list((tmp_path / "temporary").glob("saturate-*"))
 
 
+SLEEPING = """import time
+import torch
+
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.ones(4)
+
+
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+loader = torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=0)
+for _ in range(100):
+    for batch in loader:
+        loss = (model(batch) - 9).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        time.sleep(0.015)
+"""
+
+
+def test_tune_measures_and_writes_a_script(tmp_path):
+    """All of it, by its command. Samples and steps sleep, so that cores do not matter."""
+    pytest.importorskip("torch")
+    script, answer = tmp_path / "train.py", tmp_path / "answer.json"
+    script.write_text(SLEEPING)
+    done = subprocess.run([sys.executable, "-m", "saturate", "tune", "--seconds", "4", "--write", "--json", answer,
+                           script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "written" in done.stdout, done.stdout + done.stderr
+    found = json.loads(answer.read_text())
+    assert found["is_written"] and "data-loading" in found["changes"] and found["gain"]["ratio"] > 1.3, found
+    assert found["loss_before"] == pytest.approx(found["loss_after"]) and found["loss_before"] > 0
+    before, after = SLEEPING.splitlines(), script.read_text().splitlines()
+    (old, new), = [pair for pair in zip(before, after, strict=True) if pair[0] != pair[1]]
+    assert "num_workers=0" in old and "DataLoader(Data(), batch_size=2, num_workers=" in new and "=0" not in new
+
+
 @pytest.mark.parametrize("loss, rate, reason", [(1.2, 30.0, "learns worse"), (float("nan"), 30.0, "learns worse"),
                                                 (1.0, 10.1, "not faster")])
 def test_tune_keeps_no_change_that_does_not_pay(runs, loss, rate, reason):

@@ -7,9 +7,13 @@ from unittest import mock
 
 import pytest
 
+import saturate
+
 torch = pytest.importorskip("torch")
 
-from saturate.group_turns import GroupTurns  # noqa: E402
+from torch.utils.data._utils import signal_handling  # noqa: E402
+
+from saturate.group_turns import GroupArm, GroupTurns  # noqa: E402
 from saturate.turns import Arm, Turns  # noqa: E402
 
 
@@ -78,6 +82,28 @@ def test_a_turn_that_other_processes_make_too_has_as_many_steps(interrupted):
             turns.clock.now += 5 if interrupted == (made,) else 0.1
             next(steps)
     assert made == len(begun) == 3 and end.value.value.steps_per_s == pytest.approx(10)
+
+
+def test_a_changed_loader_that_fails_does_not_end_the_turn_for_which_others_wait():
+    def failing():
+        yield 1
+        raise OSError("no room")
+
+    before = signal_handling._error_if_any_worker_fails
+    arm = GroupArm(failing, Arm(lambda: itertools.repeat(7)))
+    arm.check()
+    assert signal_handling._error_if_any_worker_fails() is None  # a killed worker does not end a step
+    assert [arm.next() for _ in range(4)] == [1, 7, 7, 7]
+    with pytest.raises(saturate.Error, match="no room"):
+        arm.check()
+    arm.close()
+    assert signal_handling._error_if_any_worker_fails is before
+
+
+@pytest.mark.parametrize("workers, steps", [(0, 5), (1, 5), (4, 8), (8, 8)])
+def test_a_turn_has_as_many_batches_of_each_worker(workers, steps):
+    """All workers may deliver theirs at the same time."""
+    assert GroupTurns._steps_of(types.SimpleNamespace(steps=5), types.SimpleNamespace(workers=workers)) == steps
 
 
 def test_loading_takes_a_number_of_batches_that_does_not_depend_on_time():

@@ -80,7 +80,7 @@ def test_a_loop_without_torch_counts_batches(tmp_path):
         assert len(watch) == 4
     assert watch.steps == 8 and watch.samples == 120
     assert "8 steps, 120 samples" in str(watch) and "wait" in str(watch)
-    _, end = records(tmp_path / "run")
+    *_, end = records(tmp_path / "run")
     assert (end["kind"], end["step"], end["samples"], end["epoch"]) == ("end", 8, 120, 2.0)
     assert sum(end["phases"].values()) == pytest.approx(end["time_s"]) and list(end["phases"]) == list(NAMES)
     watch.close()
@@ -103,7 +103,7 @@ os.wait()
 
 def test_a_watch_in_one_line_goes_on_in_the_next_epoch_and_ends_with_the_program(tmp_path):
     subprocess.run([sys.executable, "-W", "ignore", "-c", ONE_LINE, str(tmp_path / "run")], check=True, timeout=60)
-    _, end = records(tmp_path / "run")
+    *_, end = records(tmp_path / "run")
     assert (end["kind"], end["step"], end["samples"], end["epoch"]) == ("end", 6, 96, 1.5)
 
 

@@ -7,12 +7,15 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 import types
 
 import pytest
 from fake_gpu import FakeGpu
 
 import saturate
+from saturate import watching
+from saturate.phases import PhaseClock
 from saturate.sampling import BEGINNING
 from saturate.telemetry import Gpu
 
@@ -61,7 +64,9 @@ class Loop:
         return loss
 
 
-def test_a_watch_reports_the_gpu_s_phases(torch, gpu, tmp_path):
+def test_a_watch_reports_the_gpu_s_phases(torch, gpu, tmp_path, monkeypatch):
+    # Long steps, as on a busy machine, would have the next ones measured.
+    monkeypatch.setattr(watching, "PhaseClock", lambda: PhaseClock(lambda: round(gpu.enqueued * 10**6)))
     loop = Loop(torch, gpu)
     with saturate.watch(out=tmp_path / "run") as watch:
         for _ in range(3 * BEGINNING):
@@ -102,6 +107,22 @@ def test_a_loop_without_gradients_has_its_time_on_the_gpu(torch, gpu):
         assert watch.device_phases["evaluation"] == pytest.approx(50 * 2e-3)
 
 
+def test_copies_have_their_time(torch, gpu, monkeypatch):
+    loop, to = Loop(torch, gpu), torch.Tensor.to
+
+    def slow(tensor, *arguments, **named):
+        loop.run(5)
+        time.sleep(0.002)
+        return to(tensor, *arguments, **named)
+
+    monkeypatch.setattr(torch.Tensor, "to", slow)
+    with saturate.watch() as watch:
+        for _ in range(3):
+            watch.step(loss=loop.step())
+        assert watch.device_phases["copy"] == pytest.approx(3 * 5e-3)
+        assert watch.phases["copy"] > 0.005
+
+
 def test_without_a_gpu_its_values_are_null(torch, tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
@@ -134,8 +155,6 @@ def test_a_gpu_s_telemetry_comes_from_nvml(torch, gpu, monkeypatch):
     assert handles == ["GPU-abc"]
     nvml.nvmlDeviceGetPowerUsage = lambda handle: 1 / 0
     assert reader.read() == reader.read() == {}
-
-
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
@@ -262,7 +281,6 @@ def test_reduce_begins_with_the_last_gradient_and_holds_the_wait_for_others(torc
 
 def test_tensorboard_s_own_reader_reads_the_events(torch, tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
-    from saturate import watching
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.setattr(watching, "RECORD_NS", 0)

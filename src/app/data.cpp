@@ -188,11 +188,15 @@ std::string packed_text(const Dataset& dataset, const PackOptions& options,
     return fmt::format("{} samples of {} fields, {:.1f} MB{}", report.samples,
                        dataset.tensors().size(), megabytes,
                        options.verify ? "; read back and compared" : "");
+  std::string segments;
+  if (report.segmented > 0)
+    segments = fmt::format(" ({} can be restored byte for byte){}", report.exact,
+                           options.verify ? ", their pixels compared" : "");
   return fmt::format(
       "{} images of {} classes, {:.1f} MB; {} copied as they were; {} cut into segments{}; {} "
       "stored as pixels",
       report.samples, dataset.classes().size(), megabytes, report.copied, report.segmented,
-      options.verify ? ", their pixels compared" : "", report.raw);
+      segments, report.raw);
 }
 
 int pack(const PackArguments& arguments) {

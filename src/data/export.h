@@ -16,9 +16,9 @@ namespace saturate {
 // Writes sample i, in its encoding, to CLASS/0000000i.jpg (or its ending) in the folder `out`, or
 // in the archive `out` if it ends in ".tar". A folder must be missing or empty, an archive missing;
 // both appear under their names only when complete. Raw samples become PNG, segmented JPEGs plain
-// ones. Equal samples give equal bytes. With masks, writes the layout of masks:PATH: images/,
-// masks/ and classes.txt. Reads on `threads` threads; what `progress` throws cancels, and is
-// rethrown. Fails with kUsage if `out` is taken.
+// ones, their original bytes if possible. Equal samples give equal bytes. With masks, writes the
+// layout of masks:PATH: images/, masks/ and classes.txt. Reads on `threads` threads; what
+// `progress` throws cancels, and is rethrown. Fails with kUsage if `out` is taken.
 void write_dataset(Env& env, const Dataset& dataset, const std::string& out, int threads,
                    const ProgressCallback& progress = {});
 
@@ -36,8 +36,9 @@ struct PackOptions {
   // shard: only. Splits wider JPEGs into segments of this many MCUs, without changing a pixel, so
   // that a crop is decoded without its surroundings; 0: never.
   int segment = 4;
-  // Decodes every segmented JPEG, whole and in part, and fails with kRun if a pixel differs; reads
-  // an object and tensors back, and fails with kRun if a byte differs.
+  // Decodes every segmented JPEG, whole and in part, restores those that can be, and fails with
+  // kRun if a pixel or a byte differs; reads an object and tensors back, and fails with kRun if a
+  // byte differs.
   bool verify = false;
   int threads = 1;
   // Handling of a sample that cannot be read or decoded. Copied images are not decoded:
@@ -50,6 +51,7 @@ struct PackReport {
   size_t samples = 0;    // written
   size_t copied = 0;     // of those: unchanged
   size_t segmented = 0;  // of those: segmented
+  size_t exact = 0;      // of those: to be restored byte for byte
   size_t raw = 0;        // of those: stored as pixels
   uint64_t bytes = 0;    // total of the samples
   std::vector<SkippedSample> skipped;

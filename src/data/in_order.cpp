@@ -1,5 +1,6 @@
 #include "data/in_order.h"
 
+#include "data/read_ahead.h"
 #include "saturate/data/error.h"
 
 namespace saturate {
@@ -34,7 +35,8 @@ InOrder::~InOrder() {
 void InOrder::before(size_t index) {
   if (budget_ == 0) return;
   const MutexLock lock(mutex_);
-  while (next_ < data_.size() && (next_ <= index || bytes_ < budget_)) {
+  while (next_ < data_.size() &&
+         (next_ <= index || (bytes_ < budget_ && announced_.size() < kMostAnnounced))) {
     const uint64_t bytes = bytes_of_sample(data_, next_);
     advise(data_, ReadAdvice::kSoon, next_);
     announced_.emplace(next_++, bytes);

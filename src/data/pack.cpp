@@ -45,7 +45,7 @@ struct Scratch {
 
 struct Packed {
   Sample sample;
-  bool copied = false, segmented = false;
+  bool copied = false, segmented = false, exact = false;
   std::string broken;  // why it was left out, if it was
 };
 
@@ -105,8 +105,9 @@ bool equal(const Image& a, int x, int y, const Image& b, const Box& part) {
   return true;
 }
 
-// Checks that `cut` decodes to the same pixels as `file`, whole and in its middle.
-void verify(Scratch& scratch, std::span<const std::byte> file, const Sample& cut) {
+// Checks that `cut` decodes to the same pixels as `file`, whole and in its middle; if `exact`, also
+// that joining it returns the same bytes.
+void verify(Scratch& scratch, std::span<const std::byte> file, const Sample& cut, bool exact) {
   scratch.decoder.decode(file, cut.name, scratch.image);
   const int w = cut.width, h = cut.height;
   for (const Box& part : {Box{0, 0, w, h}, Box{w / 3, h / 3, w / 3, h / 3}}) {
@@ -116,18 +117,26 @@ void verify(Scratch& scratch, std::span<const std::byte> file, const Sample& cut
       fail(ErrorKind::kRun, "cutting a JPEG into segments changed its pixels", cut.name,
            "Pack with --segment 0, and report this image");
   }
+  if (!exact) return;
+  std::vector<std::byte> joined;
+  scratch.segmenter.join(cut.bytes, w, h, cut.name, joined);
+  if (!std::ranges::equal(joined, file))
+    fail(ErrorKind::kRun, "joining a JPEG's segments does not restore its bytes", cut.name,
+         "Pack with --segment 0, and report this image");
 }
 
-// Returns whether the sample was cut.
-bool cut_into_segments(const PackOptions& options, Scratch& scratch, Sample& sample) {
-  if (sample.encoding != SampleEncoding::kEncoded || options.segment == 0) return false;
+// Files that were read, not encoded here, are restored byte for byte, if possible.
+void cut_into_segments(const PackOptions& options, Scratch& scratch, Packed& out) {
+  Sample& sample = out.sample;
+  if (sample.encoding != SampleEncoding::kEncoded || options.segment == 0) return;
   if (!scratch.segmenter.cut(sample.bytes, options.segment, scratch.segments, sample.width,
-                             sample.height))
-    return false;
+                             sample.height, out.copied))
+    return;
+  out.segmented = true;
+  out.exact = scratch.segmenter.is_exact();
   sample.encoding = SampleEncoding::kSegmented;
   sample.bytes.swap(scratch.segments);
-  if (options.verify) verify(scratch, scratch.segments, sample);
-  return true;
+  if (options.verify) verify(scratch, scratch.segments, sample, out.exact);
 }
 
 // Optional capabilities of a format.
@@ -147,6 +156,7 @@ void require_for_tensors(const PackOptions& options, bool is_shard) {
 void prepare_sample(const Dataset& dataset, const PackOptions& options, const Abilities& stores,
                     ScratchPool<Scratch>& pool, size_t i, Packed& out) {
   out.broken.clear();
+  out.segmented = out.exact = false;
   try {
     read_sample(dataset, i, out.sample);
     out.copied = out.sample.encoding == SampleEncoding::kTensors;
@@ -156,7 +166,7 @@ void prepare_sample(const Dataset& dataset, const PackOptions& options, const Ab
     // A sample that is stored unchanged was not decoded yet.
     if (out.copied && options.on_error == OnError::kSkip)
       decode_sample(scratch->decoder, out.sample, scratch->image);
-    out.segmented = stores.segments && cut_into_segments(options, *scratch, out.sample);
+    if (stores.segments) cut_into_segments(options, *scratch, out);
     const SampleEncoding encoding = out.sample.encoding;
     if (!stores.segments) join_segments(out.sample);
     if (!stores.raw) make_file(out.sample);
@@ -275,6 +285,7 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
       ++report.samples;
       report.copied += packed.copied;
       report.segmented += packed.segmented;
+      report.exact += packed.exact;
       report.raw += sample.encoding == SampleEncoding::kRaw;
       report.bytes += sample.bytes.size();
     }

@@ -11,9 +11,7 @@ namespace saturate {
 namespace {
 
 constexpr uint64_t kFirstBytes = 16 << 20;  // announced before the first batch of all
-// For the disk: times look_ahead() at most, samples at most, and samples at a time.
-constexpr uint64_t kDiskShare = 16;
-constexpr size_t kMostForDisk = 16'384, kForDiskAtATime = 256;
+constexpr size_t kForDiskAtATime = 256;     // samples
 
 // A failure is reported by the read that meets it.
 void advise(const Dataset& data, ReadAdvice advice, size_t first, size_t count,
@@ -89,15 +87,14 @@ void ReadAhead::announce(size_t delivered) {
     sizes_.pop_front();
     if (!later_order_.empty()) unread_[order_[delivered_]] = false;
   }
-  for (; next_ < delivered_; ++next_)
-    if (next_ < stored_) for_disk_ -= data_.bytes(order_[next_]);
+  next_ = std::max(next_, delivered_);
   // Less at first: for most images the rows are then chosen after the link has been measured.
   const uint64_t budget = has_delivered_ ? budget_ : std::min(budget_, kFirstBytes);
   for (; next_ < order_.size(); ++next_) {
     const uint32_t index = order_[next_];
     const uint64_t bytes = data_.bytes(index);
-    if (sizes_.size() >= in_flight_ && announced_ + bytes > budget) return announce_to_disk();
-    if (next_ < stored_) for_disk_ -= bytes;
+    const bool is_full = announced_ + bytes > budget || sizes_.size() >= kMostAnnounced;
+    if (sizes_.size() >= in_flight_ && is_full) return announce_to_disk();
     advise(data_, {ReadAdvice::kSoon, next_use(index, 0)}, index, 1,
            rows_ ? rows_->choose(index) : ImageRows());
     sizes_.push_back(bytes);
@@ -110,14 +107,8 @@ void ReadAhead::announce_to_disk() {
   if (!has_delivered_) return;
   stored_ = std::max(stored_, next_);
   const size_t more = in_flight_ + kForDiskAtATime;  // than are delivered until the next call
-  const size_t end = std::min({order_.size(), next_ + kMostForDisk, stored_ + more});
-  for (; stored_ < end; ++stored_) {
-    const uint32_t index = order_[stored_];
-    const uint64_t bytes = data_.bytes(index);
-    if (for_disk_ + bytes > kDiskShare * budget_) return;
-    advise(data_, ReadAdvice::kToDisk, index, 1);
-    for_disk_ += bytes;
-  }
+  const size_t end = std::min({order_.size(), delivered_ + kMostAnnounced, stored_ + more});
+  for (; stored_ < end; ++stored_) advise(data_, ReadAdvice::kToDisk, order_[stored_], 1);
 }
 
 // With what this epoch leaves of the budget, and at most half of it.
@@ -132,6 +123,7 @@ void ReadAhead::announce_later() {
     const uint64_t bytes = data_.bytes(index), later = later_announced_ + bytes;
     // A source knows a range once: a sample that this epoch still reads is announced after that.
     if (unread_[index] || later > budget_ / 2 || announced_ + later > budget_) return;
+    if (sizes_.size() + later_sizes_.size() >= kMostAnnounced) return;
     advise(data_, {ReadAdvice::kLater, next_use(index, 1)}, index, 1,
            rows_ ? rows_->choose_for_next(index) : ImageRows());
     later_sizes_.push_back(bytes);
@@ -177,7 +169,7 @@ void ReadAhead::withdraw() {
   const size_t end = std::max(delivered_ + sizes_.size(), stored_);
   for (size_t i = delivered_; i < end; ++i) advise(data_, ReadAdvice::kNotAgain, order_[i], 1);
   sizes_.clear();
-  announced_ = for_disk_ = 0;
+  announced_ = 0;
   stored_ = 0;
 }
 

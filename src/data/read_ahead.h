@@ -2,8 +2,8 @@
 // ShuffleMode::kBlock, is told blocks of samples, so that it can read each in one go; a source that
 // is far away (Dataset::look_ahead) is told sample by sample, in the order of use, and,
 // if several machines share the epochs, when this machine reads each sample again. More samples
-// follow, for its cache on disk (ReadAdvice::kToDisk). At the end of an epoch it is told the first
-// samples of the next one, which it fetches until that begins.
+// follow, for its cache on disk (ReadAdvice::kToDisk), which bounds their bytes. At the end of an
+// epoch it is told the first samples of the next one, which it fetches until that begins.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,9 @@
 #include "saturate/data/loader.h"
 
 namespace saturate {
+
+// Samples at a time. A source takes up to 1 KB of memory for each, beside its bytes.
+constexpr size_t kMostAnnounced = 60'000;
 
 // The block order that epoch_order() uses for kBlock.
 std::vector<uint32_t> epoch_blocks(size_t size, uint64_t seed, uint32_t epoch, size_t block);
@@ -81,7 +84,6 @@ class ReadAhead {
   std::deque<uint64_t> sizes_;    // bytes of order_[delivered_, next_)
   uint64_t announced_ = 0;        // their sum
   size_t stored_ = 0;             // from next_ to here, samples are announced for the disk
-  uint64_t for_disk_ = 0;         // bytes of those
   bool has_delivered_ = false;
   uint32_t epoch_ = 0;  // begun last
   // The next epoch:

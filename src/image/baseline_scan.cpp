@@ -90,8 +90,10 @@ bool BaselineScan::read_tables(const jpeg_decompress_struct& info) {
 // Where the blocks of a chunk are stored, in the order in which they are coded.
 void BaselineScan::plan_chunk() {
   uint32_t base = 0;
+  is_reduced_ = false;
   for (int c = 0; c < components_; ++c) {
     Component& component = component_[c];
+    is_reduced_ = is_reduced_ || component.size == 1;
     component.base = base;
     component.row_values = uint32_t(kChunk * component.across / kGroupBlocks * kGroupValues);
     base += component.row_values * uint32_t(component.down);
@@ -107,7 +109,7 @@ void BaselineScan::plan_chunk() {
               component.dc, component.ac,
               component.base + uint32_t(y) * component.row_values +
                   uint32_t(block / kGroupBlocks * kGroupValues + block % kGroupBlocks * DCTSIZE),
-              uint8_t(c)};
+              uint8_t(c), component.size == 1};
         }
       }
     }

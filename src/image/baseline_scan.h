@@ -1,8 +1,12 @@
 // A decoder for baseline JPEGs with all components in one scan, faster than libjpeg: one look-up
-// finds up to two codes with their values, without a branch; coefficients outside the crop are
-// parsed but neither stored nor transformed; and if positions inside the scan are known, the parts
-// that no crop needs are not read, and two parts of a row are decoded alternately. Restart markers
-// are such positions. libjpeg handles headers and tables.
+// finds up to two codes with their values, without a branch; coefficients outside the crop, and all
+// but the first of a block that is reduced to one sample, are parsed but neither stored nor
+// transformed; and if positions inside the scan are known, the parts that no crop needs are not
+// read, and two parts of a row are decoded alternately. Restart markers are such positions. libjpeg
+// handles headers and tables.
+//
+// Blocks that are reduced to 4 or 2 samples a side are stored as a whole: libjpeg's transforms use
+// 49 and 25 of their coefficients, up to the last place of the zigzag order.
 //
 // Anything irregular (damage, a missing end) is left to libjpeg.
 #pragma once
@@ -71,6 +75,7 @@ class BaselineScan {
     const HuffmanTable *dc, *ac;
     uint32_t offset;
     uint8_t component;
+    bool dc_alone;  // reduced to one sample: other coefficients are not used
   };
 
   // A place in the scan at which MCUs are being read, and those not yet transformed.
@@ -119,10 +124,16 @@ class BaselineScan {
   bool arrive(Lane& lane);
   void begin_block(BlockReader& reader, Lane& lane);
   bool end_block(BlockReader& reader, Lane& lane);
-  template <bool kTwo, bool kWide>
+  template <bool kWide, bool kReduced>
+  bool turn(BlockReader& reader, const Lane& lane);
+  template <bool kTwo, bool kWide, bool kReduced>
   void read_blocks(Lane& a, Lane& b);
+  template <bool kReduced>
+  void read_either(Lane& a, Lane* b);
   void read_blocks_plain(Lane& a, Lane* b);
   void read_blocks_bmi2(Lane& a, Lane* b);
+  void read_reduced_plain(Lane& a, Lane* b);
+  void read_reduced_bmi2(Lane& a, Lane* b);
   bool parse(Lane& lane, int mcus);
   template <bool kWide>
   bool parse_blocks(Lane& lane, int mcus);
@@ -146,10 +157,11 @@ class BaselineScan {
   int mcus_ = 0, row_count_ = 0;  // MCUs of a row; rows of MCUs
   int known_rows_ = 0;            // that can be read in parts
   Columns columns_;
-  int row_ = 0;           // the next one
-  bool opened_ = false;   // lane_[0] is in the scan, in order
-  bool is_wide_ = false;  // one lane reads alone, by wide entries
-  bool clean_ = true;     // the lanes' blocks are 0
+  int row_ = 0;              // the next one
+  bool opened_ = false;      // lane_[0] is in the scan, in order
+  bool is_wide_ = false;     // one lane reads alone, by wide entries
+  bool is_reduced_ = false;  // some places are dc_alone
+  bool clean_ = true;        // the lanes' blocks are 0, except for DC coefficients
   uint8_t* const* const* rows_ = nullptr;
 };
 

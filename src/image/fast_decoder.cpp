@@ -30,6 +30,11 @@ int choose_scale(const Box& crop, const ImageSize& size) {
 // Rows that become columns are written together, so that a column's pixels share cache lines.
 constexpr int kColumns = 16;
 
+void interleave(const std::vector<uint8_t> (&channel)[3], int pixels, uint8_t* out) {
+  for (size_t x = 0; x < size_t(pixels); ++x)
+    for (size_t c = 0; c < 3; ++c) out[3 * x + c] = channel[c][x];
+}
+
 void grow(std::vector<uint8_t>& buffer, size_t bytes) {
   if (buffer.size() < bytes) buffer.resize(bytes);
 }
@@ -58,7 +63,7 @@ std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
   key_.reset();
   has_header_ = false;
   const CodecHeader header = jpeg_.open(bytes, where, segments ? segments->width() : 0);
-  if (!jpeg_.has_planes() || int64_t{header.width} * header.height > max_pixels_)
+  if (!jpeg_.can_read_planes() || int64_t{header.width} * header.height > max_pixels_)
     return std::nullopt;
   width_ = header.width;
   height_ = header.height;
@@ -297,8 +302,12 @@ bool FastDecoder::stream(const std::string& where, const JpegPlanes& planes, con
       if (!read_band(where, planes, band)) return false;
     for (int c = 0; c < planes.count; ++c) resize_row(planes, c, y);
     const int kept = y % together;
-    kernels_.ycc_to_rgb(channel_[0].data(), channel_[1].data(), channel_[2].data(), size.width,
-                        rgb_.data() + size_t(kept) * pitch);
+    uint8_t* const row = rgb_.data() + size_t(kept) * pitch;
+    if (jpeg_.is_rgb())
+      interleave(channel_, size.width, row);
+    else
+      kernels_.ycc_to_rgb(channel_[0].data(), channel_[1].data(), channel_[2].data(), size.width,
+                          row);
     if (!orientation_.exchanged)
       std::copy_n(rgb_.data(), size_t(size.width) * 3, to.first + y * to.down);
     else if (kept == together - 1 || y == size.height - 1)

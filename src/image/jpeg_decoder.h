@@ -16,8 +16,8 @@ namespace saturate {
 
 class SegmentedJpeg;
 
-// The planes of an image as stored by libjpeg, Y alone or Y, Cb, Cr, each at its own resolution and
-// possibly reduced, limited to the columns and rows that a crop needs.
+// The planes of an image as stored by libjpeg, Y alone or Y, Cb, Cr or R, G, B, each at its own
+// resolution and possibly reduced, limited to the columns and rows that a crop needs.
 struct JpegPlanes {
   struct Axis {
     int num = 1, den = 1;  // samples per pixel of the image: num / den
@@ -52,8 +52,9 @@ JpegPlanes plan_planes(const PlaneShape& shape, const Box& crop, int scale);
 
 // Decodes one image after another, each with a new libjpeg decompressor: a reused one keeps
 // quantisation and Huffman tables, which a file without its own would then use. Call open() then
-// read(), or open(), begin_planes() and read_band() for each band, or open() and transcode(), or
-// open() alone; `bytes` must live until then. Not movable: libjpeg keeps pointers into it.
+// read(), or open(), begin_planes() and read_band() for each band, or open() and transcode() or
+// transcode_like(), each any number of times, or open() alone; `bytes` must live until then. Not
+// movable: libjpeg keeps pointers into it.
 class JpegDecoder {
  public:
   enum class Markers { kNeeded, kAll };  // which markers to keep: all for transcode()
@@ -67,13 +68,17 @@ class JpegDecoder {
   // Pixels as stored, before orientation. Returns the orientation.
   int read(const std::string& where, Image& out);
 
-  // Whether the open image is of a kind whose planes can be read: 8-bit, Huffman-coded, grey or
-  // YCbCr with 4:4:4, 4:2:2, 4:4:0 or 4:2:0 sampling. They are as stored, before orientation.
+  // Whether the open image is of a kind whose planes can be read: 8-bit, Huffman-coded, grey, YCbCr
+  // with 4:4:4, 4:2:2, 4:4:0 or 4:2:0 sampling, or RGB with 4:4:4. They are as stored, before
+  // orientation. REQUIRES: open() was the last call.
+  bool can_read_planes() const;
+  // Whether it is also of a kind that is cut into segments: not RGB, and not small.
   bool has_planes() const;
+  bool is_rgb() const { return info_.jpeg_color_space == JCS_RGB; }
   // Whether points of its scan are of use: it is baseline, has one scan, and is not small.
   bool has_points() const;
   // Finds all points of its scan, without transforming anything. False if there are none that are
-  // of use, or `points` do not agree with the data. REQUIRES: has_planes(), has_points().
+  // of use, or `points` do not agree with the data. REQUIRES: can_read_planes(), has_points().
   bool find_points(const std::string& where, ScanPoints& points);
   // Prepares to read the planes below `crop`, at `scale` / 8 of their full size: those of
   // plan_planes(). `scale`: 1, 2, 4 or 8. `segments`: if the open file is segmented. `points`: as
@@ -96,6 +101,11 @@ class JpegDecoder {
   // tables. REQUIRES: has_planes(), Markers::kAll. Fails with kData if the image is broken, or
   // lacks bits that libjpeg estimates.
   void transcode(const std::string& where, int width, int restart, std::vector<std::byte>& out);
+  // The same with the width, Huffman tables and restart interval of `like`, whose header is open;
+  // padding is as libjpeg writes it. False if `like` is of another size, or its tables have no code
+  // for a value.
+  bool transcode_like(const std::string& where, const JpegDecoder& like,
+                      std::vector<std::byte>& out);
 
   // libjpeg's state of the open image, after its header.
   jpeg_decompress_struct& info() { return info_; }

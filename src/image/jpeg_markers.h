@@ -10,7 +10,7 @@ constexpr size_t kMarkerBytes = 2;
 constexpr int kFrame0 = 0xc0, kFrame1 = 0xc1, kFrame2 = 0xc2;  // 2: progressive
 constexpr int kHuffmanTables = 0xc4, kQuantTables = 0xdb;
 constexpr int kRestartInterval = 0xdd, kScan = 0xda, kRestart0 = 0xd0;
-constexpr int kApp0 = 0xe0, kApp1 = 0xe1, kApp14 = 0xee, kComment = 0xfe;
+constexpr int kApp0 = 0xe0, kApp1 = 0xe1, kApp14 = 0xee, kApp15 = 0xef, kComment = 0xfe;
 
 inline int byte_at(std::span<const std::byte> bytes, size_t i) {
   return std::to_integer<int>(bytes[i]);

@@ -39,18 +39,27 @@ bool JpegDecoder::is_incomplete() const {
 }
 
 bool JpegDecoder::has_planes() const {
+  return can_read_planes() && !is_rgb() && is_packed_size(info_);
+}
+
+bool JpegDecoder::can_read_planes() const {
   if (info_.arith_code || info_.data_precision != 8) return false;
-  // libjpeg upsamples the chroma of narrower images without a filter.
-  if (std::min(info_.image_width, info_.image_height) < 2 * DCTSIZE) return false;
+  // Lossless: libjpeg-turbo 3 reads such files, in units of one sample.
+  if (scaled_block_size(info_.comp_info[0]) != DCTSIZE) return false;
   if (info_.num_components == 1) return info_.jpeg_color_space == JCS_GRAYSCALE;
-  if (info_.num_components != 3 || info_.jpeg_color_space != JCS_YCbCr) return false;
+  if (info_.num_components != 3 || !(info_.jpeg_color_space == JCS_YCbCr || is_rgb())) return false;
   const jpeg_component_info &luma = info_.comp_info[0], &blue = info_.comp_info[1],
                             &red = info_.comp_info[2];
-  const auto fits = [](int of_luma, int of_blue, int of_red) {
-    return of_blue == of_red && (of_luma == of_blue || of_luma == 2 * of_blue);
+  // libjpeg upsamples the chroma of narrower images without a filter.
+  constexpr JDIMENSION kLeastHalved = 5;
+  const int most = is_rgb() ? 1 : 2;
+  const auto fits = [most](int of_luma, int of_blue, int of_red) {
+    return of_blue == of_red && (of_luma == of_blue || of_luma == most * of_blue);
   };
   return fits(luma.h_samp_factor, blue.h_samp_factor, red.h_samp_factor) &&
-         fits(luma.v_samp_factor, blue.v_samp_factor, red.v_samp_factor) && luma.v_samp_factor <= 2;
+         fits(luma.v_samp_factor, blue.v_samp_factor, red.v_samp_factor) &&
+         luma.v_samp_factor <= 2 &&
+         (luma.h_samp_factor == blue.h_samp_factor || info_.image_width >= kLeastHalved);
 }
 
 bool JpegDecoder::has_points() const {

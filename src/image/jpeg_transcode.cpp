@@ -1,4 +1,5 @@
-// Rewrites a JPEG's coefficients, like jpegtran: baseline, one scan, optimised Huffman tables.
+// Rewrites a JPEG's coefficients, like jpegtran: baseline, one scan, Huffman tables that are
+// optimised or given.
 #include <jerror.h>
 
 #include <algorithm>
@@ -51,7 +52,25 @@ struct Compressor {
     info.err = &errors;
   }
   ~Compressor() { jpeg_destroy_compress(&info); }
+  // For the coefficients of `from`, in a frame of that width. REQUIRES: within guarded().
+  void begin(jpeg_decompress_struct& from, JDIMENSION width) {
+    jpeg_create_compress(&info);
+    info.dest = &destination.base;
+    jpeg_copy_critical_parameters(&from, &info);
+    info.image_width = width;
+#if JPEG_LIB_VERSION >= 70
+    info.jpeg_width = width;
+#endif
+  }
 };
+
+// Without a table libjpeg has decoded with the standard one, which it also encodes with.
+void copy_huffman_table(const JHUFF_TBL* from, JHUFF_TBL*& to, jpeg_compress_struct& info) {
+  if (from == nullptr) return;
+  if (to == nullptr) to = jpeg_alloc_huff_table(reinterpret_cast<j_common_ptr>(&info));
+  std::memcpy(to->bits, from->bits, sizeof to->bits);
+  std::memcpy(to->huffval, from->huffval, sizeof to->huffval);
+}
 
 bool begins(const jpeg_marker_struct& marker, std::string_view text) {
   return std::string_view(reinterpret_cast<const char*>(marker.data), marker.data_length)
@@ -117,23 +136,52 @@ void JpegDecoder::transcode(const std::string& where, int width, int restart,
           (component.height_in_blocks + down - 1) / down * down, down);
     }
     jvirt_barray_ptr* coefficients = jpeg_read_coefficients(&info_);
+    // Memory for the planes, if reading them before has made none.
+    (*info_.mem->realize_virt_arrays)(reinterpret_cast<j_common_ptr>(&info_));
     lacks_bits = is_incomplete();
     if (lacks_bits) return;
     for (int c = 0; c < info_.num_components; ++c)
       copy_blocks(info_, info_.comp_info[c], coefficients[c], planes[c], columns[c]);
-    jpeg_create_compress(&to.info);
-    to.info.dest = &to.destination.base;
-    jpeg_copy_critical_parameters(&info_, &to.info);
-    to.info.image_width = JDIMENSION(width);
+    to.begin(info_, JDIMENSION(width));
     to.info.optimize_coding = TRUE;
     to.info.restart_interval = unsigned(restart);
     jpeg_write_coefficients(&to.info, planes);
     write_markers(info_, to.info);
     jpeg_finish_compress(&to.info);
-    jpeg_finish_decompress(&info_);
   });
   if (!ok) report(where);
   if (lacks_bits) fail_image("progressive JPEG lacks scans", where);
+}
+
+bool JpegDecoder::transcode_like(const std::string& where, const JpegDecoder& like,
+                                 std::vector<std::byte>& out) {
+  const jpeg_decompress_struct& from = like.info_;
+  if (from.num_components != info_.num_components || from.comps_in_scan != from.num_components ||
+      from.image_width > info_.image_width || from.image_height != info_.image_height)
+    return false;
+  for (int c = 0; c < from.num_components; ++c)
+    if (std::max(from.comp_info[c].dc_tbl_no, from.comp_info[c].ac_tbl_no) >= NUM_HUFF_TBLS)
+      return false;
+  jvirt_barray_ptr* coefficients = nullptr;
+  if (!errors_.guarded([&] { coefficients = jpeg_read_coefficients(&info_); })) report(where);
+  Compressor to(errors_.base, out);
+  const bool ok = errors_.guarded([&] {
+    to.begin(info_, from.image_width);
+    to.info.optimize_coding = FALSE;
+    to.info.restart_interval = from.restart_interval;
+    for (int i = 0; i < NUM_HUFF_TBLS; ++i) {
+      copy_huffman_table(from.dc_huff_tbl_ptrs[i], to.info.dc_huff_tbl_ptrs[i], to.info);
+      copy_huffman_table(from.ac_huff_tbl_ptrs[i], to.info.ac_huff_tbl_ptrs[i], to.info);
+    }
+    for (int c = 0; c < from.num_components; ++c) {
+      to.info.comp_info[c].dc_tbl_no = from.comp_info[c].dc_tbl_no;
+      to.info.comp_info[c].ac_tbl_no = from.comp_info[c].ac_tbl_no;
+    }
+    jpeg_write_coefficients(&to.info, coefficients);
+    jpeg_finish_compress(&to.info);
+  });
+  if (!ok && errors_.base.msg_code == JERR_OUT_OF_MEMORY) throw std::bad_alloc();
+  return ok;
 }
 
 }  // namespace saturate

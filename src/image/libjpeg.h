@@ -45,6 +45,11 @@ inline int divide_up(int a, int b) {
   return (a + b - 1) / b;
 }
 
+// Whether an image is large enough to be cut into segments or packed for a GPU.
+inline bool is_packed_size(const jpeg_decompress_struct& info) {
+  return info.image_width >= 2 * DCTSIZE && info.image_height >= 2 * DCTSIZE;
+}
+
 // Pixels along a side of a block in the scaled image.
 inline int scaled_block_size(const jpeg_component_info& component) {
 #if JPEG_LIB_VERSION >= 70  // Ubuntu's libjpeg-turbo has the structures of libjpeg 8

@@ -79,8 +79,7 @@ class HeaderReader {
     const int count = byte_at(body, 5);
     if ((count != 1 && count != 3) || body.size() != 6 + 3 * size_t(count)) return false;
     if (std::max(header_.width, header_.height) > JPEG_MAX_DIMENSION) return false;
-    // libjpeg upsamples the chroma of narrower images without a filter.
-    if (std::min(header_.width, header_.height) < 2 * DCTSIZE) return false;
+    if (std::min(header_.width, header_.height) < 2 * DCTSIZE) return false;  // is_packed_size()
     header_.components = count;
     for (int c = 0; c < count; ++c) {
       const size_t at = 6 + 3 * size_t(c);
@@ -189,7 +188,8 @@ bool read_scan_header(std::span<const std::byte> file, ScanHeader& header) {
 
 bool read_scan_header(jpeg_decompress_struct& info, ScanHeader& header) {
   header = {};
-  if (!BaselineScan::supports(info)) return false;
+  const bool colours = info.jpeg_color_space == JCS_YCbCr || info.num_components == 1;
+  if (!colours || !is_packed_size(info) || !BaselineScan::supports(info)) return false;
   const bool single = info.num_components == 1;
   header.width = int(info.image_width);
   header.height = int(info.image_height);

@@ -23,8 +23,8 @@ struct ScanHeader {
   std::span<const uint8_t> scan;               // from its first byte to the end of the file
 };
 
-// From libjpeg's state after jpeg_read_header(). False if BaselineScan cannot decode the scan, or
-// its sampling is not one of the above.
+// From libjpeg's state after jpeg_read_header(). False if BaselineScan cannot decode the scan, its
+// sampling is not one of the above, or it is RGB or small.
 bool read_scan_header(jpeg_decompress_struct& info, ScanHeader& header);
 // From a file that read_jpeg_frame() accepts. False if anything is irregular, unusual, or needs
 // JpegDecoder::open() to know; else equal to what libjpeg reads, and has_planes() holds.

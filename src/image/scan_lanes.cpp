@@ -14,7 +14,8 @@ const bool kHasBmi2 = [] {
 
 }  // namespace
 
-// Transforms the MCUs of the chunk that were read, and clears them.
+// Transforms the MCUs of the chunk that were read, and clears them. A DC coefficient need not be
+// cleared: each block stores its own.
 void BaselineScan::transform(Lane& lane) {
   const int count = lane.mcu - lane.chunk;
   for (int c = 0; c < components_; ++c) {
@@ -26,7 +27,7 @@ void BaselineScan::transform(Lane& lane) {
     for (int y = 0; y < component.down; ++y) {
       int16_t* const at = lane.blocks.data() + component.base + size_t(y) * component.row_values;
       component.transform(at, component.quant, blocks, rows_[c] + y * component.size, x);
-      std::memset(at, 0, groups * kGroupValues * sizeof(int16_t));
+      if (component.size > 1) std::memset(at, 0, groups * kGroupValues * sizeof(int16_t));
     }
   }
 }
@@ -68,7 +69,14 @@ bool BaselineScan::arrive(Lane& lane) {
   return true;
 }
 
-template <bool kTwo, bool kWide>
+template <bool kWide, bool kReduced>
+[[gnu::always_inline]] inline bool BaselineScan::turn(BlockReader& reader, const Lane& lane) {
+  if constexpr (kReduced)
+    if (places_[lane.place].dc_alone) return reader.turn<false, kWide>();
+  return reader.turn<true, kWide>();
+}
+
+template <bool kTwo, bool kWide, bool kReduced>
 [[gnu::always_inline]] inline void BaselineScan::read_blocks(Lane& a, Lane& b) {
   BlockReader first, second;
   first.bits.set(a.bits);
@@ -77,29 +85,43 @@ template <bool kTwo, bool kWide>
     second.bits.set(b.bits);
     begin_block(second, b);
     while (true) {
-      if (first.turn<true, kWide>() && !end_block(first, a)) break;
-      if (second.turn<true, kWide>() && !end_block(second, b)) {
-        while (!first.turn<true, kWide>() || end_block(first, a)) {
+      if (turn<kWide, kReduced>(first, a) && !end_block(first, a)) break;
+      if (turn<kWide, kReduced>(second, b) && !end_block(second, b)) {
+        while (!turn<kWide, kReduced>(first, a) || end_block(first, a)) {
         }
         return;
       }
     }
-    while (!second.turn<true, kWide>() || end_block(second, b)) {
+    while (!turn<kWide, kReduced>(second, b) || end_block(second, b)) {
     }
   } else {
-    while (!first.turn<true, kWide>() || end_block(first, a)) {
+    while (!turn<kWide, kReduced>(first, a) || end_block(first, a)) {
     }
   }
 }
 
+template <bool kReduced>
+[[gnu::always_inline]] inline void BaselineScan::read_either(Lane& a, Lane* b) {
+  if (b) return read_blocks<true, false, kReduced>(a, *b);
+  return is_wide_ ? read_blocks<false, true, kReduced>(a, a)
+                  : read_blocks<false, false, kReduced>(a, a);
+}
+
+// Functions of their own, so that the loops of unreduced images are compiled without the others.
 [[gnu::target("bmi2")]] void BaselineScan::read_blocks_bmi2(Lane& a, Lane* b) {
-  if (b) return read_blocks<true, false>(a, *b);
-  return is_wide_ ? read_blocks<false, true>(a, a) : read_blocks<false, false>(a, a);
+  read_either<false>(a, b);
 }
 
 void BaselineScan::read_blocks_plain(Lane& a, Lane* b) {
-  if (b) return read_blocks<true, false>(a, *b);
-  return is_wide_ ? read_blocks<false, true>(a, a) : read_blocks<false, false>(a, a);
+  read_either<false>(a, b);
+}
+
+[[gnu::target("bmi2")]] void BaselineScan::read_reduced_bmi2(Lane& a, Lane* b) {
+  read_either<true>(a, b);
+}
+
+void BaselineScan::read_reduced_plain(Lane& a, Lane* b) {
+  read_either<true>(a, b);
 }
 
 bool BaselineScan::read_lanes(Lane& a, Lane* b) {
@@ -110,7 +132,10 @@ bool BaselineScan::read_lanes(Lane& a, Lane* b) {
     lane->failed = false;
     if (!begin(*lane)) return false;
   }
-  kHasBmi2 ? read_blocks_bmi2(a, b) : read_blocks_plain(a, b);
+  if (is_reduced_)
+    kHasBmi2 ? read_reduced_bmi2(a, b) : read_reduced_plain(a, b);
+  else
+    kHasBmi2 ? read_blocks_bmi2(a, b) : read_blocks_plain(a, b);
   return !a.failed && !(b && b->failed);
 }
 

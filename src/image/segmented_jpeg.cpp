@@ -4,8 +4,11 @@
 #include <cstring>
 #include <optional>
 
+#include "base/checksum.h"
+#include "base/text.h"
 #include "image/codec.h"
 #include "image/jpeg_markers.h"
+#include "image/jpeg_restore.h"
 
 namespace saturate {
 namespace {
@@ -278,7 +281,8 @@ bool put_table(std::span<const std::byte> file, size_t across, size_t rows,
 }  // namespace
 
 bool JpegSegmenter::cut(std::span<const std::byte> file, int mcus, std::vector<std::byte>& out,
-                        int& width, int& height) {
+                        int& width, int& height, bool exact) {
+  is_exact_ = false;
   if (file.size() < kMarkerBytes || big16(file, 0) != 0xffd8) return false;
   const CodecSession session(decoder_);
   try {
@@ -292,10 +296,42 @@ bool JpegSegmenter::cut(std::span<const std::byte> file, int mcus, std::vector<s
     decoder_.transcode("", padded, mcus, file_);
     width = header.width;
     height = header.height;
+    is_exact_ = exact && add_note(file, width);
     return put_table(file_, size_t(across), size_t(divide_up(header.height, mcu_height)), out);
   } catch (const Error&) {
     return false;  // reading the image will report it
   }
+}
+
+// The open image's entropy-coded data as a file with that header has them; empty if it cannot have
+// them.
+std::span<const std::byte> JpegSegmenter::scan_like(std::span<const std::byte> header,
+                                                    const std::string& where) {
+  const CodecSession session(header_);
+  try {
+    header_.open(header, where);
+  } catch (const Error&) {
+    return {};
+  }
+  if (!decoder_.transcode_like(where, header_, recoded_)) return {};
+  size_t begin = recoded_.size() - kMarkerBytes;
+  const size_t end = begin;  // before the end of the image
+  walk_markers(recoded_, [&](int marker, size_t, size_t after) {
+    if (marker == kScan) begin = after;
+  });
+  return std::span(recoded_).subspan(begin, end - begin);
+}
+
+// REQUIRES: file_ has the segments of `file`, which the decoder has read.
+bool JpegSegmenter::add_note(std::span<const std::byte> file, int width) {
+  JpegFrame frame;
+  if (!read_jpeg_frame(file, frame)) return false;
+  const auto header = file.first(frame.scan_at), rest = file.subspan(frame.scan_at);
+  const auto scan = scan_like(header, "");
+  if (scan.empty() || !as_text(rest).starts_with(as_text(scan))) return false;
+  const RestoreNote note{
+      {header.begin(), header.end()}, rest.subspan(scan.size()), checksum_of(file)};
+  return add_restore_note(note, width, file_);
 }
 
 void JpegSegmenter::join(std::span<const std::byte> bytes, int width, int height,
@@ -307,6 +343,13 @@ void JpegSegmenter::join(std::span<const std::byte> bytes, int width, int height
   const CodecHeader frame = decoder_.open(segmented_.file(), where);
   if (int64_t{frame.width} * frame.height > Decoder::kDefaultMaxPixels)
     fail_image("JPEG in segments has a frame of too many pixels", where);
+  if (const auto note = read_restore_note(segmented_.file(), width)) {
+    const auto scan = scan_like(note->header, where);
+    out = note->header;
+    out.insert(out.end(), scan.begin(), scan.end());
+    out.insert(out.end(), note->after.begin(), note->after.end());
+    if (!scan.empty() && checksum_of(out) == note->checksum) return;
+  }
   decoder_.transcode(where, width, 0, out);
 }
 

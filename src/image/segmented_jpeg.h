@@ -86,17 +86,25 @@ class JpegSegmenter {
  public:
   // Writes `file`, split into segments of `mcus` MCUs, in SegmentedJpeg's format, and the image's
   // size. False if it must stay unchanged: not a JPEG, broken, not supported by fast decoding, or
-  // no wider than a segment.
+  // no wider than a segment. `exact`: adds a note for join() to return the same bytes, if possible.
   bool cut(std::span<const std::byte> file, int mcus, std::vector<std::byte>& out, int& width,
-           int& height);
-  // Writes a JPEG file without segments or padding. Fails with kData on invalid bytes.
+           int& height, bool exact = false);
+  // Whether the last cut() has added the note.
+  bool is_exact() const { return is_exact_; }
+  // Writes a JPEG file without segments or padding: by the note, if it has a valid one, the bytes
+  // of the original. Fails with kData on invalid bytes.
   void join(std::span<const std::byte> bytes, int width, int height, const std::string& where,
             std::vector<std::byte>& out);
 
  private:
+  bool add_note(std::span<const std::byte> file, int width);
+  std::span<const std::byte> scan_like(std::span<const std::byte> header, const std::string& where);
+
   JpegDecoder decoder_{JpegDecoder::Markers::kAll};
+  JpegDecoder header_;  // of the original
   SegmentedJpeg segmented_;
-  std::vector<std::byte> file_;
+  std::vector<std::byte> file_, recoded_;
+  bool is_exact_ = false;
 };
 
 }  // namespace saturate

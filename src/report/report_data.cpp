@@ -194,20 +194,21 @@ ordered_json page_figures(const RunFigures& figures) {
 }
 
 // "samples" if they are tensors: only images and crops of volumes have a size, and only volumes are
-// cropped at random positions.
+// cropped at random positions. Also without a recipe: saturate.watch() counts samples of any kind.
 std::string unit_of(const RunReading& run) {
   const auto has = [&](const char* key, const char* value) {
     return std::ranges::count(run.recipe, NamedTexts::value_type{key, value}) > 0;
   };
   const bool tensors =
       has("augment.size", "0") || has("augment.crop", "random") || has("model.name", "unet3d");
-  return tensors ? "samples" : "images";
+  return run.recipe.empty() || tensors ? "samples" : "images";
 }
 
 ordered_json page_run(const RunReading& run, const std::string& name) {
   static constexpr const char* kStates[] = {"ended", "running", "stopped"};  // as RunState
   return {{"name", name},
           {"state", kStates[size_t(run.state)]},
+          {"ended_by", run.ended_by},
           {"unit", unit_of(run)},
           {"warnings", run.warnings},
           {"figures", page_figures(figures_of(run))},

@@ -69,6 +69,7 @@ void read_metrics(RunReading& run, LineReader& lines, uint64_t merge_from_bytes)
     ++number;
     if (trimmed(line).empty()) continue;
     if (auto record = from_json_line(line)) {
+      if (record->kind == "end") run.ended_by = text_at(parsed_json(line), "ended_by");
       records.add(std::move(*record));
     } else if (lines.is_cut()) {
       run.warnings.push_back(fmt::format(

@@ -29,6 +29,7 @@ struct RunReading {
   std::vector<MetricsRecord> steps, evaluations;  // as in the file; steps of a long run merged
   std::optional<MetricsRecord> last;              // of any kind: the run's current position
   std::optional<MetricsRecord> end;               // the last "end" record
+  std::string ended_by;                           // its exception; empty: none
   NamedTexts recipe;                              // "train.batch" and its value; empty if missing
   NamedTexts host;                                // of host.json; likewise
   std::optional<ClassResults> by_class;           // of classes.json: the last evaluation

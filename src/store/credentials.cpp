@@ -1,5 +1,8 @@
 #include "store/credentials.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <functional>
@@ -16,6 +19,10 @@ namespace {
 using Section = std::map<std::string, std::string>;
 
 constexpr const char* kGoogleUrl = "https://storage.googleapis.com";
+// With profile_name() as the shell reads it.
+constexpr const char* kExportCommand =
+    "aws configure export-credentials --format process "
+    "--profile=\"${AWS_PROFILE:-${AWS_DEFAULT_PROFILE:-default}}\"";
 
 std::string aws_file(const char* name, const std::string& usual) {
   const std::string home = environment_value("HOME");
@@ -131,18 +138,21 @@ std::optional<Credentials> keys_of_profile(const Profile& profile) {
   return std::nullopt;
 }
 
-// Fails if only the AWS command line can find the keys that the profile means. Keys beside role_arn
-// are those that may assume the role, unless they have a token: then a program has written them.
-void require_no_sign_in(const Profile& profile, const std::optional<Credentials>& keys) {
-  if (keys && (!keys->token.empty() || !profile.file_with("role_arn"))) return;
-  if (profile.file_with("credential_process")) return;
+// The setting by which a profile signs in if only the AWS command line can find its keys; else "".
+// Keys beside role_arn are those that may assume the role, unless they have a token: then a program
+// has written them.
+std::string way_to_sign_in(const Profile& profile, const std::optional<Credentials>& keys) {
+  if (keys && (!keys->token.empty() || !profile.file_with("role_arn"))) return "";
+  if (profile.file_with("credential_process")) return "";
   for (const char* way : {"role_arn", "sso_session", "sso_start_url", "login_session"})
-    if (const Profile::File* const file = profile.file_with(way))
-      fail(ErrorKind::kUsage,
-           "profile " + profile.name + " signs in by " + way + ", which is not supported",
-           file->path,
-           "Add a profile with credential_process = aws configure export-credentials --profile " +
-               profile.name + ", and set AWS_PROFILE to it");
+    if (profile.file_with(way)) return way;
+  return "";
+}
+
+bool has_aws_command() {
+  return std::ranges::any_of(
+      split_text(environment_value("PATH"), ':'),
+      [](const std::string& folder) { return ::access((folder + "/aws").c_str(), X_OK) == 0; });
 }
 
 // Google refuses requests with other keys, also for public objects.
@@ -187,8 +197,14 @@ std::optional<Credentials> find_credentials(Env& env) {
   if (find_web_identity(env)) return std::nullopt;
   const Profile profile = read_profile(env, profile_name());
   auto found = keys_of_profile(profile);
-  require_no_sign_in(profile, found);
-  return found;
+  const std::string way = way_to_sign_in(profile, found);
+  if (way.empty()) return found;
+  if (!has_aws_command())
+    fail(ErrorKind::kUsage,
+         "it signs in by " + way + ", which needs the command aws, and there is none in PATH",
+         "profile " + profile.name,
+         "Install the AWS command line, or set AWS_PROFILE to a profile with keys");
+  return std::nullopt;
 }
 
 std::optional<Credentials> find_google_credentials(Env& env) {
@@ -201,12 +217,18 @@ std::optional<Credentials> find_google_credentials(Env& env) {
 
 std::optional<CredentialService> find_credential_process(Env& env) {
   const Profile profile = read_profile(env, profile_name());
-  const Profile::File* const file = profile.file_with("credential_process");
-  if (!file) return std::nullopt;
   CredentialService service;
   service.kind = CredentialService::Kind::kProcess;
-  service.command = value_of(file->section, "credential_process");
-  service.origin = "credential_process of profile " + profile.name + " in " + file->path;
+  std::string setting = "credential_process";
+  service.command = profile.value(setting);
+  if (service.command.empty()) {
+    setting = way_to_sign_in(profile, keys_of_profile(profile));
+    service.command = kExportCommand;
+    service.origin = "aws configure export-credentials for ";
+  }
+  const Profile::File* const file = setting.empty() ? nullptr : profile.file_with(setting);
+  if (!file) return std::nullopt;
+  service.origin += setting + " of profile " + profile.name + " in " + file->path;
   return service;
 }
 

@@ -21,9 +21,9 @@ struct Credentials {
 
 // AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, else the profile (AWS_PROFILE,
 // AWS_DEFAULT_PROFILE or "default") in AWS_SHARED_CREDENTIALS_FILE (~/.aws/credentials) or
-// AWS_CONFIG_FILE (~/.aws/config). Empty if there are none, or a web identity comes first. Fails
-// with kUsage if a named profile is missing, half a key is given, or the profile signs in by a role
-// or single sign-on.
+// AWS_CONFIG_FILE (~/.aws/config). Empty if there are none, a web identity comes first, or the
+// profile signs in by a role or single sign-on. Fails with kUsage if a named profile is missing,
+// half a key is given, or there is no AWS command line to sign in.
 std::optional<Credentials> find_credentials(Env& env);
 
 // For gs://: GS_ACCESS_KEY_ID and GS_SECRET_ACCESS_KEY, else the same keys of the environment or a
@@ -57,7 +57,8 @@ bool is_machine_of_ec2(const std::string& dmi = "/sys/devices/virtual/dmi/id");
 // this machine if it is one of EC2. A web identity comes before a profile, the others after it.
 // Fails with kUsage if half of a setting is missing or a URL is not permitted.
 std::optional<CredentialService> find_web_identity(Env& env);
-// credential_process of the profile, after its keys.
+// credential_process of the profile, after its keys; or the AWS command line, if the profile signs
+// in by a role or single sign-on.
 std::optional<CredentialService> find_credential_process(Env& env);
 std::optional<CredentialService> find_metadata_service(bool is_ec2 = is_machine_of_ec2());
 

@@ -25,7 +25,7 @@ std::vector<std::byte> small_jpeg(uint64_t number) {
 }
 
 // Three bytes a change: where, and to which value.
-void change(std::vector<std::byte>& file, std::span<const std::byte> changes) {
+void change(std::span<std::byte> file, std::span<const std::byte> changes) {
   for (; changes.size() >= 3; changes = changes.subspan(3)) {
     const auto number = [&](size_t i) { return std::to_integer<size_t>(changes[i]); };
     file[(number(0) << 8 | number(1)) % file.size()] = changes[2];
@@ -89,20 +89,52 @@ size_t fuzz_unpack(std::span<const std::byte> bytes) {
   return decoded + unpacks(std::move(packed));
 }
 
+namespace {
+
+struct Segmented {
+  std::vector<std::byte> file;
+  int width = 0, height = 0;
+  size_t header_at = 0, scan_at = 0;  // of the JPEG
+};
+
+// With a note for restoring the original.
+Segmented make_segmented(uint64_t number) {
+  Segmented made;
+  JpegSegmenter segmenter;
+  if (!segmenter.cut(small_jpeg(number), number < 2 ? 4 : 1, made.file, made.width, made.height,
+                     true) ||
+      !segmenter.is_exact())
+    throw std::logic_error("a sound JPEG is not split");
+  SegmentedJpeg opened;
+  JpegFrame frame;
+  opened.open(made.file, made.width, made.height, "input");
+  read_jpeg_frame(opened.file(), frame);
+  made.header_at = made.file.size() - opened.file().size();
+  made.scan_at = made.header_at + frame.scan_at;
+  return made;
+}
+
+// Joins one with changes in the JPEG's header.
+void join_forged(const Segmented& from, std::span<const std::byte> changes) {
+  std::vector<std::byte> file = from.file, joined;
+  change(std::span(file).first(from.scan_at).subspan(from.header_at), changes);
+  try {
+    JpegSegmenter().join(file, from.width, from.height, "input", joined);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kData) throw std::logic_error(error.what());
+  }
+}
+
+}  // namespace
+
 size_t fuzz_segments(std::span<const std::byte> bytes) {
-  struct Segmented {
-    std::vector<std::byte> file;
-    int width, height;
-  };
   static const std::vector<Segmented> sound = [] {
-    std::vector<Segmented> all(4);
-    for (size_t i = 0; i < all.size(); ++i)
-      if (!JpegSegmenter().cut(small_jpeg(i), i < 2 ? 4 : 1, all[i].file, all[i].width,
-                               all[i].height))
-        throw std::logic_error("a sound JPEG is not split");
+    std::vector<Segmented> all;
+    for (uint64_t i = 0; i < 4; ++i) all.push_back(make_segmented(i));
     return all;
   }();
   const Segmented& from = sound[bytes.size() % sound.size()];
+  join_forged(from, bytes);
   std::vector<std::byte> file = from.file, out(pixel_bytes(kSide));
   change(file, bytes);
   const int choice = bytes.empty() ? 0 : std::to_integer<int>(bytes.back());

@@ -11,8 +11,9 @@ namespace saturate::testing {
 // std::logic_error if one neither fails nor decodes.
 size_t fuzz_unpack(std::span<const std::byte> bytes);
 
-// Decodes a crop of a sound JPEG in segments that `bytes` change in the same way. Returns whether
-// it was decoded. Throws std::logic_error if an error is not of kind kData.
+// Decodes a crop of a sound JPEG in segments that `bytes` change in the same way, and joins one
+// whose header they change, in which the note of the original is. Returns whether it was decoded.
+// Throws std::logic_error if an error is not of kind kData.
 size_t fuzz_segments(std::span<const std::byte> bytes);
 
 }  // namespace saturate::testing

@@ -96,7 +96,7 @@ class Jobs:
         in twelve minutes. The last four may take minutes each."""
         yield Job("tests", "tests", self.tests, 140)
         package = Package(self.check, self.root, self.python)
-        yield self._job("python", "Python package", package.tests, seconds=30)
+        yield self._job("python", "Python package", package.tests, "not diagnose", seconds=30)
         yield self._job("bench", "a custom augmentation", self.example, seconds=10)
         yield self._job("bench", "copies and the kernel", self.bench, seconds=10, compared=True)
         yield self._job("peers", "Python augmentation", self.peer_augmentation, seconds=15)
@@ -113,6 +113,7 @@ class Jobs:
         yield from self._diagnoses(package, FAULTS[:2])
         for ladder in LADDERS[:-1]:
             yield self._ladder(ladder, 10 if ladder == "scale-out" else 20)
+        yield self._job("python", "Python diagnose", package.tests, "diagnose", seconds=90)
         yield from self._diagnoses(package, FAULTS[2:])
         yield from self._sweeps(STEPPING)
         for precision in PRECISIONS[1:]:

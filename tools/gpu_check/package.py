@@ -16,13 +16,14 @@ class Package:
         self.check, self.root, self.python = check, root, python
         self.places = [str(root / "package")] if (root / "package").is_dir() else []
 
-    def tests(self, job):
+    def tests(self, job, chosen):
+        """Those that pytest's -k chooses."""
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
             report = pathlib.Path(folder) / "report.xml"
             if not self._has(job, "saturate, torch, pytest, numpy"):
                 return
-            self.check.run(job, self._command("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
-                                              self.root / "python/tests/test_gpu.py"))
+            self.check.run(job, self._command("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen,
+                                              f"--junitxml={report}", self.root / "python/tests/test_gpu.py"))
             cases = xml.etree.ElementTree.parse(report).iter("testcase") if report.exists() else []
             for case in cases:
                 kinds = {"failure": "failed", "error": "failed", "skipped": "skipped"}

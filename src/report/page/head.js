@@ -12,7 +12,7 @@ function epochs(run) {
 function stateBadge(run) {
   const [text, classes] = {
     running: ['still running', ' running'], stopped: ['stopped without an end', ' stopped'],
-    ended: isEarly(run) ? ['ended early', ' stopped'] : ['finished', ''],
+    ended: run.ended_by || isEarly(run) ? ['ended early', ' stopped'] : ['finished', ''],
   }[run.state];
   return el('span', {class: `state${classes}`}, text);
 }
@@ -21,7 +21,7 @@ function stateBadge(run) {
 function subject(run) {
   const model = setting(run, 'model.name'), source = setting(run, 'data.source');
   return [model === undefined ? [] : [code(model), ' '], source === undefined ? [] : ['on ', code(source), ', '],
-          `${epochs(run)} `, stateBadge(run)];
+          `${epochs(run)} `, stateBadge(run), run.ended_by ? [' by ', code(run.ended_by)] : []];
 }
 
 function headSection() {
