@@ -49,7 +49,7 @@ bool scan_file(BaselineScan& scan, const std::vector<std::byte>& file, bool pars
   testing::TestDecompressor from(file);
   if (!from.ok || !scan.start(from.info, {0, from.mcus()}, nullptr, nullptr)) return false;
   uint8_t* const no_rows[8 * MAX_SAMP_FACTOR] = {};
-  uint8_t* const* const rows[3] = {no_rows, no_rows, no_rows};
+  uint8_t* const* const rows[4] = {no_rows, no_rows, no_rows, no_rows};
   for (int left = from.mcu_rows(); left > 0; --left)
     if (!scan.read_band(rows, parses)) return false;
   return true;

@@ -25,6 +25,31 @@ inline const std::vector<JpegKind> kFastKinds = usual_kinds_and({
     {"rgb", JCS_RGB},
 });
 
+// libjpeg filters some planes of the first four, and repeats the samples of the others.
+constexpr size_t kFilteredKinds = 4;
+inline const std::vector<JpegKind> kRareKinds = {
+    {"rgb_420", JCS_RGB, 2, 2},
+    {"rgb_422", JCS_RGB, 2, 1},
+    {.name = "finer chroma", .chroma_across = 2},
+    {.name = "finer red", .across = 2, .down = 2, .last_as_first = true},
+    {"411", JCS_YCbCr, 4, 1},
+    {"410", JCS_YCbCr, 4, 2},
+    {"311", JCS_YCbCr, 3, 1},
+    {"four rows", JCS_YCbCr, 1, 4},
+    {"restarts_411", JCS_YCbCr, 4, 1, false, 1},
+    {"progressive_411", JCS_YCbCr, 4, 1, true},
+    {"cmyk", JCS_CMYK},
+    {"ycck", JCS_YCCK},
+    {"progressive_ycck", JCS_YCCK, 1, 1, true},
+};
+
+// Those of kFastKinds, then those of kRareKinds.
+inline std::vector<JpegKind> all_fast_kinds() {
+  std::vector<JpegKind> kinds = kFastKinds;
+  kinds.insert(kinds.end(), kRareKinds.begin(), kRareKinds.end());
+  return kinds;
+}
+
 struct Comparison {
   double psnr = 0;
   double shift[3] = {};  // mean difference of a channel

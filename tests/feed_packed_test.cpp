@@ -26,10 +26,11 @@ AugmentOptions with_effects(const ImageSize& size, CropKind crop = CropKind::kRa
 // The batches of an epoch from one on.
 std::vector<DeviceBatch> batches_fed(const Dataset& data, const LoaderOptions& options,
                                      const AugmentOptions& augment,
-                                     const PipelineOptions& stages = {}, size_t first = 0) {
+                                     const PipelineOptions& stages = {}, size_t first = 0,
+                                     bool channels_last = true) {
   Loader loader(data, options, augment);
   Ledger ledger(Env::posix());
-  Feeder feeder(loader, at::kCPU, true, ledger, augment);
+  Feeder feeder(loader, at::kCPU, channels_last, ledger, augment);
   if (stages.any()) feeder.use_pipeline({stages});
   feeder.start_epoch(2, first);
   std::vector<DeviceBatch> batches;
@@ -74,6 +75,46 @@ TEST_F(Packed, BatchesHaveTheBitsOfTheLoadersDecoder) {
         EXPECT_EQ(expected.back().count(), 3) << "the last batch is not full";
         expect_same_bits(batches_fed(*shard, packs, augment), expected);
       }
+}
+
+TEST_F(Packed, WithoutEffectsBatchesHaveTheSameBitsInEveryTypeAndLayout) {
+  AugmentOptions augment;
+  augment.size = {72, 112};
+  augment.crop = CropKind::kRandomResized;
+  for (const PixelType type : {PixelType::kFloat32, PixelType::kBfloat16, PixelType::kFloat16})
+    for (const bool channels_last : {true, false})
+      for (const Toggle copy : {Toggle::kOff, Toggle::kOn}) {
+        augment.output = type;
+        augment.mixup = type == PixelType::kFloat32 ? 0.5 : 0;
+        const auto fed = [&](bool packs) {
+          return batches_fed(*shard, packing_options(packs), augment, {.copy = copy}, 0,
+                             channels_last);
+        };
+        const auto found = fed(true), expected = fed(false);
+        expect_same_bits(found, expected);
+        EXPECT_EQ(found.at(0).images.scalar_type(), expected[0].images.scalar_type());
+        EXPECT_EQ(found[0].images.strides(), expected[0].images.strides());
+      }
+}
+
+TEST_F(Packed, OnlyWithEffectsAreThereBytesToNormalise) {
+  for (const bool effects : {true, false})
+    for (const bool train : {true, false}) {
+      AugmentOptions augment = with_effects(96);
+      if (!effects) augment.rotate = augment.contrast = augment.erase = 0;
+      LoaderOptions options = packing_options(true);
+      options.train = train;
+      Loader loader(*shard, options, augment);
+      Ledger ledger(Env::posix());
+      Feeder feeder(loader, at::kCPU, true, ledger, augment);
+      feeder.leave_unfinished(true);
+      feeder.start_epoch(0);
+      DeviceBatch batch;
+      ASSERT_TRUE(feeder.next(batch));
+      const bool are_bytes = effects && train;
+      EXPECT_EQ(batch.effects.defined(), are_bytes);
+      EXPECT_EQ(batch.pixels.scalar_type(), are_bytes ? at::kByte : at::kFloat);
+    }
 }
 
 TEST_F(Packed, MostJpegsInSegmentsArePackedAndNothingElse) {

@@ -7,6 +7,7 @@
 #include <ATen/ops/randint.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -176,7 +177,8 @@ TEST(GpuKernel, TransformedVolumesEqualTheCpus) {
       }
 }
 
-// Packed JPEGs of every sampling beside decoded samples, more than teams; some are damaged.
+// Packed JPEGs of every sampling beside decoded samples, more than teams; some are damaged. As
+// bytes, and normalised by the same kernel.
 TEST(GpuKernel, UnpackedJpegsHaveTheCpusBits) {
   SATURATE_NEEDS_GPU();
   testing::MixedBatch drawn(48);
@@ -186,10 +188,11 @@ TEST(GpuKernel, UnpackedJpegsHaveTheCpusBits) {
   drawn.damage(5);
   drawn.repeat(kCopies);
   const auto count = int64_t(drawn.places.size());
-  const auto unpack = [&](const at::Device& device) {
+  const auto unpack = [&](const at::Device& device, PixelType type, bool planar) {
     const at::Tensor memory = bytes_of_vector(drawn.memory, device);
     const at::Tensor places = bytes_of_vector(drawn.places, device);
-    const at::Tensor out = at::empty({count * int64_t(pixel_bytes(size))}, memory.options());
+    const at::Tensor out =
+        at::empty({count * int64_t(pixel_bytes(size) * bytes_of(type))}, memory.options());
     const at::Tensor failed = at::empty({count}, memory.options());
     const at::Tensor scratch = at::empty(
         {int64_t(unpack_teams(count)) * int64_t(unpack_scratch_bytes(size))}, memory.options());
@@ -199,14 +202,23 @@ TEST(GpuKernel, UnpackedJpegsHaveTheCpusBits) {
                                 size,
                                 scratch.mutable_data_ptr<uint8_t>(),
                                 out.mutable_data_ptr<uint8_t>(),
-                                failed.mutable_data_ptr<uint8_t>()};
+                                failed.mutable_data_ptr<uint8_t>(),
+                                {type, {{0.017f, 0.018f, 0.019f}, {-2.1f, -2.0f, -1.8f}}},
+                                planar};
     device.is_cuda() ? unpack_jpegs_cuda(batch, nullptr) : unpack_jpegs_cpu(batch);
     return std::pair(out.cpu(), failed.cpu());
   };
-  const auto gpu = unpack(at::kCUDA), cpu = unpack(at::kCPU);
-  EXPECT_TRUE(gpu.first.equal(cpu.first));
-  EXPECT_TRUE(gpu.second.equal(cpu.second));
-  EXPECT_EQ(cpu.second.sum().item<int64_t>(), 2 * int64_t{kCopies});
+  for (const auto& [type, planar] : {std::pair{PixelType::kUint8, false},
+                                     {PixelType::kFloat32, false},
+                                     {PixelType::kFloat32, true},
+                                     {PixelType::kBfloat16, false},
+                                     {PixelType::kFloat16, true}}) {
+    SCOPED_TRACE("type " + std::to_string(int(type)) + (planar ? ", planar" : ""));
+    const auto gpu = unpack(at::kCUDA, type, planar), cpu = unpack(at::kCPU, type, planar);
+    EXPECT_TRUE(gpu.first.equal(cpu.first));
+    EXPECT_TRUE(gpu.second.equal(cpu.second));
+    EXPECT_EQ(cpu.second.sum().item<int64_t>(), 2 * int64_t{kCopies});
+  }
 }
 
 }  // namespace

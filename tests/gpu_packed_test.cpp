@@ -1,4 +1,4 @@
-// Packed JPEGs decoded on a GPU, also on the fake CUDA runtime: the same pixels as the CPU's, and
+// Packed JPEGs decoded on a GPU, also on the fake CUDA runtime: the same images as the CPU's, and
 // no damaged one without an error.
 #include <ATen/ops/equal.h>
 
@@ -18,18 +18,18 @@ AugmentOptions crops(const ImageSize& size) {
   return augment;
 }
 
-// The pixels of two epochs, uint8, before effects.
-std::vector<at::Tensor> pixels_on(const at::Device& device, const Dataset& data, bool packs,
-                                  const AugmentOptions& augment, Toggle copy = Toggle::kOff) {
+// The images of two epochs.
+std::vector<at::Tensor> images_on(const at::Device& device, const Dataset& data, bool packs,
+                                  const AugmentOptions& augment, Toggle copy = Toggle::kOff,
+                                  bool channels_last = true) {
   Loader loader(data, packing_options(packs), augment, batch_allocator(device));
   Ledger ledger(Env::posix());
-  Feeder feeder(loader, device, true, ledger, augment);
+  Feeder feeder(loader, device, channels_last, ledger, augment);
   if (copy == Toggle::kOn) feeder.use_pipeline({{.copy = copy}});
-  feeder.leave_unfinished(true);
   std::vector<at::Tensor> all;
   for (const uint32_t epoch : {0u, 1u}) {
     feeder.start_epoch(epoch);
-    for (DeviceBatch batch; feeder.next(batch);) all.push_back(batch.pixels.cpu());
+    for (DeviceBatch batch; feeder.next(batch);) all.push_back(batch.images.cpu());
     feeder.stop();
   }
   return all;
@@ -41,17 +41,34 @@ class GpuPacked : public ::testing::Test {
   TempDir dir;
 };
 
-TEST_F(GpuPacked, PixelsHaveTheBitsOfTheCpus) {
+// With effects the kernel writes bytes, and another one normalises them; without, it does both.
+TEST_F(GpuPacked, ImagesHaveTheBitsOfTheCpus) {
+  struct Case {
+    ImageSize size;
+    PixelType type;
+    double rotate;
+    bool channels_last;
+  };
+  const Case cases[] = {
+      {96, PixelType::kFloat32, 0, true},         {{72, 112}, PixelType::kFloat32, 0, false},
+      {{72, 112}, PixelType::kBfloat16, 0, true}, {96, PixelType::kBfloat16, 0, false},
+      {{75, 113}, PixelType::kFloat16, 0, true},  {96, PixelType::kFloat32, 20, true},
+      {{72, 112}, PixelType::kBfloat16, 20, true}};
   const auto shard = mixed_shard(dir);
-  for (const ImageSize size : {ImageSize(96), ImageSize(72, 112)}) {
-    EXPECT_GT(packed_samples(*shard, crops(size)), 0u);
-    const auto expected = pixels_on(at::kCPU, *shard, false, crops(size));
+  for (const Case& of : cases) {
+    AugmentOptions augment = crops(of.size);
+    augment.output = of.type;
+    augment.rotate = of.rotate;
+    EXPECT_GT(packed_samples(*shard, augment), 0u);
+    const auto expected =
+        images_on(at::kCPU, *shard, false, augment, Toggle::kOff, of.channels_last);
     ASSERT_EQ(expected.size(), 10u);
     for (const Toggle copy : {Toggle::kOff, Toggle::kOn}) {
-      const auto found = pixels_on({at::kCUDA, 0}, *shard, true, crops(size), copy);
+      const auto found = images_on({at::kCUDA, 0}, *shard, true, augment, copy, of.channels_last);
       ASSERT_EQ(found.size(), expected.size());
       for (size_t i = 0; i < found.size(); ++i)
-        EXPECT_TRUE(at::equal(found[i], expected[i])) << text_of(size) << ", batch " << i;
+        EXPECT_TRUE(at::equal(found[i], expected[i]))
+            << text_of(of.size) << ", case " << (&of - cases) << ", batch " << i;
     }
   }
 }
@@ -62,7 +79,7 @@ TEST_F(GpuPacked, ADamagedSampleEndsTheEpochWithAnError) {
   for (const size_t damaged : {0, 4, 18})
     for (const Toggle copy : {Toggle::kOff, Toggle::kOn}) {
       const ChangedDataset data = with_damage(shard, damaged);
-      const Error error = error_of([&] { pixels_on({at::kCUDA, 0}, data, true, crops(96), copy); });
+      const Error error = error_of([&] { images_on({at::kCUDA, 0}, data, true, crops(96), copy); });
       EXPECT_EQ(error.kind(), ErrorKind::kData);
       Sample sample;
       data.read(damaged, sample);

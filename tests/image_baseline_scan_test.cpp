@@ -40,6 +40,10 @@ const JpegKind kScanKinds[] = {
     {.name = "422, larger MCUs", .across = 4, .chroma_across = 2},
     {.name = "wide_quants", .across = 2, .down = 2, .wide_quants = true},
     {"two components", JCS_UNKNOWN},
+    {"cmyk", JCS_CMYK},
+    {.name = "ycck_420", .space = JCS_YCCK, .across = 2, .down = 2, .last_as_first = true},
+    {"410", JCS_YCbCr, 4, 2},
+    {.name = "finer chroma", .chroma_across = 2},
 };
 
 Image noisy(int width, int height, uint32_t most) {
@@ -68,7 +72,6 @@ TEST(BaselineScan, ReadsTheCoefficientsThatLibjpegReads) {
 // Why a file that libjpeg reads is left to it; empty if it is not baseline.
 std::string baseline_reason(const jpeg_decompress_struct& info) {
   if (info.progressive_mode || info.arith_code || info.data_precision != 8) return "";
-  if (info.num_components > 3) return "four components";
   return info.comps_in_scan < info.num_components ? "several scans" : "irregular data or tables";
 }
 

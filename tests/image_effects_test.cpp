@@ -223,6 +223,28 @@ TEST(DrawEffects, IsEmptyIfAllIsOff) {
   AugmentOptions options;
   options.size = 64;
   EXPECT_EQ(draw_effects(options, {7, 1, 5}).count, 0);
+  EXPECT_FALSE(has_effects(options));
+}
+
+TEST(DrawEffects, EachOptionIsKnownToHaveEffects) {
+  using Option = double AugmentOptions::*;
+  for (const Option option :
+       {Option(nullptr), &AugmentOptions::rotate, &AugmentOptions::shear,
+        &AugmentOptions::translate, &AugmentOptions::zoom, &AugmentOptions::brightness,
+        &AugmentOptions::contrast, &AugmentOptions::saturation, &AugmentOptions::hue,
+        &AugmentOptions::grey, &AugmentOptions::blur, &AugmentOptions::gaussian_noise,
+        &AugmentOptions::erase}) {
+    AugmentOptions options;
+    options.size = 64;
+    if (option)
+      options.*option = 0.5;
+    else
+      options.policy = Policy::kTrivial;
+    int drawn = 0;
+    for (uint64_t i = 0; i < 40; ++i) drawn += draw_effects(options, {7, 1, i}).count;
+    EXPECT_GT(drawn, 0);
+    EXPECT_TRUE(has_effects(options));
+  }
 }
 
 TEST(DrawEffects, OneOperationDoesNotInfluenceAnother) {

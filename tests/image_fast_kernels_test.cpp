@@ -40,7 +40,8 @@ const FastAxisSpec kSpecs[] = {
     {0, 500, 100, 1, 1, 500, false, false}, {10, 480, 33, 1, 1, 500, false, true},
     {0, 800, 31, 1, 1, 800, false, false},  {5, 300, 224, 1, 2, 200, true, true},
     {9, 901, 224, 1, 4, 250, false, false}, {4, 1, 17, 1, 1, 9, false, false},
-    {2, 1, 5, 1, 2, 4, true, false},
+    {2, 1, 5, 1, 2, 4, true, false},        {9, 901, 224, 1, 4, 250, false, true, true},
+    {2, 1, 5, 1, 3, 4, false, false, true},
 };
 
 class EveryKernel : public ::testing::TestWithParam<FastKernels> {};
@@ -227,6 +228,24 @@ TEST(FastAxis, ADoubledPlaneIsDoubledBeforeFiltering) {
       wanted += pixels.weight[i * size_t(pixels.taps) + size_t(k)] *
                 (0.75 * at(c) + 0.25 * at(x % 2 == 0 ? c - 1 : c + 1));
     }
+    EXPECT_NEAR(ours / 65536, wanted / 65536, 0.02) << i;
+  }
+}
+
+// The chroma of 4:1:1.
+TEST(FastAxis, ARepeatedPlaneIsRepeatedBeforeFiltering) {
+  const FastAxis axis = make_axis({5, 300, 224, 1, 4, 100, false, false, true}),
+                 pixels = make_axis({5, 300, 224, 1, 1, 400, false, false});
+  EXPECT_LT(axis.taps, pixels.taps);
+  const auto row = noise(100, 8);
+  for (size_t i = 0; i < 224; ++i) {
+    double ours = 0, wanted = 0;
+    for (int k = 0; k < axis.taps; ++k)
+      ours +=
+          axis.weight[i * size_t(axis.taps) + size_t(k)] * double(row[size_t(axis.first[i] + k)]);
+    for (int k = 0; k < pixels.taps; ++k)
+      wanted += pixels.weight[i * size_t(pixels.taps) + size_t(k)] *
+                double(row[size_t((pixels.first[i] + k) / 4)]);
     EXPECT_NEAR(ours / 65536, wanted / 65536, 0.02) << i;
   }
 }

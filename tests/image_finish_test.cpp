@@ -10,6 +10,7 @@
 
 #include "image/finish_passes.h"
 #include "saturate/data/augment.h"
+#include "tests/unpack_testing.h"
 
 namespace saturate {
 namespace {
@@ -256,6 +257,27 @@ TEST(Float16, RoundsToNearestEven) {
     EXPECT_EQ(to_float16(large), 0x7c00) << large;
     EXPECT_EQ(to_float16(-large), 0xfc00) << large;
   }
+}
+
+// Packed JPEGs, one of which is damaged, beside decoded samples.
+TEST(Unpack, EveryTypeAndLayoutHasTheConvertedPixels) {
+  testing::MixedBatch batch(12);
+  batch.damage(2);
+  const size_t values = pixel_bytes(batch.size);
+  const std::span<const uint8_t> levels(batch.expected);
+  for (const PixelType type : kFinishTypes)
+    for (const bool planar : {false, true}) {
+      const PixelFormat format{type, kFinishBy};
+      const testing::Unpacked found = testing::unpack_places(
+          unpack_jpegs_cpu, batch.memory, batch.places, batch.size, format, planar);
+      std::vector<std::byte> expected(levels.size() * bytes_of(type));
+      for (size_t i = 0; i < levels.size(); i += values)
+        (planar ? convert_to_planes : convert_pixels)(format, levels.subspan(i, values),
+                                                      expected.data() + i * bytes_of(type));
+      EXPECT_TRUE(std::ranges::equal(std::as_bytes(std::span(found.pixels)), expected))
+          << "type " << int(type) << ", planar " << planar;
+      EXPECT_EQ(found.failed[2], 1);
+    }
 }
 
 }  // namespace

@@ -183,7 +183,7 @@ TEST(Restore, AFileWithoutANoteIsJoined) {
             testing::gunzip(testing::format_golden("segmented.rgb.gz")));
 }
 
-TEST(Restore, ForgedNotesKeepThePixels) {
+TEST(Restore, DamagedNotesKeepThePixels) {
   const FileBytes file = encode_as(test_picture(150, 70), kUsualKind);
   const StoredFile good = stored_file(file);
   const Image expected = picture_in(file);
@@ -245,17 +245,16 @@ TEST(Restore, PhotographsAreRestored) {
   JpegSegmenter segmenter;
   Sample sample;
   StoredFile stored;
-  int exact = 0;
+  int cut = 0, exact = 0;
   for (size_t i = 0; i < photographs->size(); i += 7) {
     photographs->read(i, sample);
-    if (!segmenter.cut(sample.bytes, 4, stored.bytes, stored.width, stored.height, true) ||
-        !segmenter.is_exact())
-      continue;
+    if (!segmenter.cut(sample.bytes, 4, stored.bytes, stored.width, stored.height, true)) continue;
+    ++cut;
+    if (!segmenter.is_exact()) continue;
     ++exact;
     ASSERT_TRUE(restored_file(stored) == sample.bytes) << sample.name;
   }
-  RecordProperty("exact", exact);
-  EXPECT_GT(exact, 0);
+  EXPECT_GT(2 * exact, cut);  // all of them, when this was written
 }
 
 }  // namespace

@@ -240,10 +240,11 @@ TEST(Unpack, WhatCannotBePackedIsStillOpenForReading) {
 }
 
 // Their points are known, and fast decoding uses them.
-TEST(Unpack, RgbAndSmallImagesAreDecodedOnTheCpu) {
+TEST(Unpack, RareKindsAndSmallImagesAreDecodedOnTheCpu) {
   ScanIndex index;
   FastDecoder indexed(Decoder::kDefaultMaxPixels, fast_kernels(), &index);
   for (const auto& file : {encode_as(test_picture(200, 150), {"rgb", JCS_RGB}, 60),
+                           encode_as(test_picture(200, 150), {"411", JCS_YCbCr, 4, 1}, 60),
                            encode_as(test_picture(1200, 15), kPackedKinds[0], 60)}) {
     ASSERT_EQ(indexed.find_points(file, "x"), FastDecoder::Points::kFound);
     const SampleTransform part{{20, 2, 100, 13}, 0, 0, false};

@@ -23,9 +23,10 @@ struct JpegKind {
   bool arithmetic = false;
   bool own_tables = false;  // optimised Huffman tables
   unsigned restart_mcus = 0;
-  bool own_scans = false;    // one for each component
-  bool wide_quants = false;  // of 16 bits, if the quality is low
-  int chroma_across = 1;     // sampling factor of the other components
+  bool own_scans = false;      // one for each component
+  bool wide_quants = false;    // of 16 bits, if the quality is low
+  int chroma_across = 1;       // sampling factor of the other components
+  bool last_as_first = false;  // the last component has the factors of the first
 };
 
 // The kinds that nearly all files are of, and `others`.
@@ -42,6 +43,18 @@ inline std::vector<JpegKind> usual_kinds_and(std::initializer_list<JpegKind> oth
   return kinds;
 }
 
+inline bool has_inks(const JpegKind& kind) {
+  return kind.space == JCS_CMYK || kind.space == JCS_YCCK;
+}
+
+// Four inks of each pixel, inverted, of which the last one varies with the others.
+inline std::vector<uint8_t> inks_of(const uint8_t* rgb, int width) {
+  std::vector<uint8_t> inks;
+  for (int x = 0; x < width; ++x, rgb += 3)
+    inks.insert(inks.end(), {rgb[0], rgb[1], rgb[2], uint8_t(255 - rgb[0] / 2)});
+  return inks;
+}
+
 // libjpeg's errors end the process: these images are valid.
 inline std::vector<std::byte> encode_as(const Image& image, const JpegKind& kind,
                                         int quality = 90) {
@@ -54,15 +67,17 @@ inline std::vector<std::byte> encode_as(const Image& image, const JpegKind& kind
   jpeg_mem_dest(&info, &buffer, &size);
   info.image_width = static_cast<JDIMENSION>(image.width);
   info.image_height = static_cast<JDIMENSION>(image.height);
-  info.input_components = kind.space == JCS_UNKNOWN ? 2 : 3;
-  info.in_color_space = kind.space == JCS_UNKNOWN ? JCS_UNKNOWN : JCS_RGB;
+  const bool inked = has_inks(kind);
+  info.input_components = kind.space == JCS_UNKNOWN ? 2 : inked ? 4 : 3;
+  info.in_color_space = kind.space == JCS_UNKNOWN ? JCS_UNKNOWN : inked ? JCS_CMYK : JCS_RGB;
   jpeg_set_defaults(&info);
   jpeg_set_colorspace(&info, kind.space);
   jpeg_set_quality(&info, quality, kind.wide_quants ? FALSE : TRUE);
   std::vector<jpeg_scan_info> scans;
   for (int c = 0; c < info.num_components; ++c) {
-    info.comp_info[c].h_samp_factor = c == 0 ? kind.across : kind.chroma_across;
-    info.comp_info[c].v_samp_factor = c == 0 ? kind.down : 1;
+    const bool first = c == 0 || (kind.last_as_first && c == info.num_components - 1);
+    info.comp_info[c].h_samp_factor = first ? kind.across : kind.chroma_across;
+    info.comp_info[c].v_samp_factor = first ? kind.down : 1;
     scans.push_back({1, {c}, 0, DCTSIZE2 - 1, 0, 0});
   }
   if (kind.progressive) jpeg_simple_progression(&info);
@@ -77,6 +92,9 @@ inline std::vector<std::byte> encode_as(const Image& image, const JpegKind& kind
   jpeg_start_compress(&info, TRUE);
   while (info.next_scanline < info.image_height) {
     JSAMPROW row = const_cast<uint8_t*>(image.row(static_cast<int>(info.next_scanline)));
+    std::vector<uint8_t> inks;
+    if (inked) inks = inks_of(row, image.width);
+    if (inked) row = inks.data();
     jpeg_write_scanlines(&info, &row, 1);
   }
   jpeg_finish_compress(&info);

@@ -94,7 +94,7 @@ class ReportPage(ReportPages):
         self.assertEqual(page.locator("h1").inner_text(), "2 runs compared")
         self.assertEqual(page.locator(".state").all_inner_texts(), ["finished", "stopped without an end"])
         self.assertEqual(self.open("hostile.json").locator("h1").text_content(), HOSTILE)
-        self.assertIn("ended early by KeyError: <b>1", self.open("failed").locator(".lead").inner_text())
+        self.assertIn("ended by KeyError: <b>1", self.open("failed").locator(".lead").inner_text())
 
     def test_the_contents_link_to_the_sections(self):
         page = self.open("full", "ladder.json")

@@ -115,9 +115,9 @@ inline std::optional<Coefficients> coefficients_by_scan(std::span<const std::byt
   BaselineScan scan(keep_coefficients_of);
   if (!scan.start(from.info, read.columns, read.segments, read.points)) return std::nullopt;
   Coefficients all;
-  std::vector<std::vector<uint8_t>> buffers[3];
-  std::vector<uint8_t*> rows[3];
-  size_t size[3] = {};  // of a block's samples
+  std::vector<std::vector<uint8_t>> buffers[4];
+  std::vector<uint8_t*> rows[4];
+  size_t size[4] = {};  // of a block's samples
   const int components = from.info.num_components;
   const int columns = read.columns.end - read.columns.first;
   for (int c = 0; c < components; ++c) {
@@ -129,7 +129,8 @@ inline std::optional<Coefficients> coefficients_by_scan(std::span<const std::byt
                                            kCoefficientRow));
     for (auto& buffer : buffers[c]) rows[c].push_back(buffer.data());
   }
-  uint8_t* const* const pointers[3] = {rows[0].data(), rows[1].data(), rows[2].data()};
+  uint8_t* const* const pointers[4] = {rows[0].data(), rows[1].data(), rows[2].data(),
+                                       rows[3].data()};
   for (int row = 0; row < read.end_row; ++row) {
     if (!scan.read_band(pointers, row < read.first_row)) return std::nullopt;
     if (row < read.first_row) continue;

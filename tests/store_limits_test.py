@@ -180,7 +180,7 @@ class MemoryOfArrays(MemoryTest):
         count, values = 40_000, 1_024
         write_npy(self.files / "x.npy", "<f4", (count, values), bytes(count * values * 4))
         write_npy(self.files / "y.npy", "<i8", (count,), struct.pack("<qq", 0, 1) * (count // 2))
-        (self.files / "x.bin").write_bytes(os.urandom(8 * MB))
+        (self.files / "x.bin").write_bytes(os.urandom(32 * MB))  # half a million samples
         with Store(self.files) as store:
             environment = store.environment(self.folder)
             for source, model in (("npy:ROOT/x.npy,ROOT/y.npy", "mlp"),

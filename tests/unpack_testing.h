@@ -33,7 +33,7 @@ inline SplitFile split_file(std::span<const std::byte> file, int mcus) {
   return result;
 }
 
-// The pixels of samples, and which of them failed.
+// The pixels of samples, as bytes, and which of them failed.
 struct Unpacked {
   std::vector<uint8_t> pixels, failed;
 };
@@ -42,12 +42,13 @@ struct Unpacked {
 // that AddressSanitizer sees every access outside.
 template <class Unpack>
 Unpacked unpack_places(const Unpack& unpack, std::span<const std::byte> memory,
-                       const std::vector<PackedPlace>& places, const ImageSize& size) {
+                       const std::vector<PackedPlace>& places, const ImageSize& size,
+                       const PixelFormat& format = {}, bool planar = false) {
   const std::vector<std::byte> in(memory.begin(), memory.end());
   const size_t count = places.size();
   std::vector<uint8_t> scratch(size_t(unpack_teams(int64_t(count))) * unpack_scratch_bytes(size),
                                0xa5);
-  Unpacked result{std::vector<uint8_t>(count * pixel_bytes(size), 0x5a),
+  Unpacked result{std::vector<uint8_t>(count * pixel_bytes(size) * bytes_of(format.type), 0x5a),
                   std::vector<uint8_t>(count, 7)};
   unpack(UnpackArguments{.memory = in.data(),
                          .places = places.data(),
@@ -55,7 +56,9 @@ Unpacked unpack_places(const Unpack& unpack, std::span<const std::byte> memory,
                          .size = size,
                          .scratch = scratch.data(),
                          .out = result.pixels.data(),
-                         .failed = result.failed.data()});
+                         .failed = result.failed.data(),
+                         .format = format,
+                         .planar = planar});
   return result;
 }
 

@@ -150,6 +150,7 @@ def _make_page(arguments: Any) -> None:
     from .reporting import write_page
 
     if not _is_spokesman():
+        print("saturate: only rank 0 writes the report", file=sys.stderr)
         return
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         # Python's handler would run only after the page is written.
@@ -179,8 +180,10 @@ def _check(arguments: Any) -> None:
 def main() -> int:
     try:
         arguments = _parser().parse_args()
+    except BrokenPipeError:  # the reader of the help has gone
+        return 0
     finally:
-        _flush()  # the help
+        _flush()
     try:
         if "script" in arguments:
             _check(arguments)
@@ -192,6 +195,8 @@ def main() -> int:
     except KeyboardInterrupt:
         print("saturate: interrupted", file=sys.stderr)
         return 130
+    finally:
+        _flush()
     return 0
 
 

@@ -23,7 +23,7 @@ def _keyed(what_ifs: Sequence[WhatIf]) -> Dict[Tuple[str, int], WhatIf]:
 
 
 class Agreement:
-    """The ranks of torch.distributed's group find the same. `device`: of the model."""
+    """Lets the ranks of torch.distributed's group come to the same result. `device`: the model's."""
 
     def __init__(self, torch: Any, device: Any) -> None:
         self._group = torch.distributed
@@ -85,8 +85,8 @@ class Agreement:
         return [value for value, _ in by_rank]
 
     def of_loader(self, find: Callable[[int, int], List[WhatIf]]) -> List[WhatIf]:
-        """The what-ifs of the loader that all ranks have. `find` finds this rank's, from a process's share of its
-        machine's cores, the least of any, and the number of processes on this machine."""
+        """The what-ifs of the loader that all ranks have. `find` returns this rank's, given a process's share of its
+        machine's cores (the smallest on any machine) and the number of processes on this machine."""
         machines: Dict[str, List[Set[int]]] = {}
         for name, cores in self.gathered((os.uname().nodename, os.sched_getaffinity(0))):
             machines.setdefault(name, []).append(cores)
@@ -100,7 +100,7 @@ class Agreement:
         try:
             by_rank = self.from_all(offer)
         except Agreed as failure:
-            return [not_tried(name, str(failure)) for name in OF_DATALOADER]
+            return [not_tried(name, str(failure)) for name in ("data-loading", *OF_DATALOADER)]
         shared = [each for each in by_rank[0] if all(each in theirs for theirs in by_rank)]
         known = [name for name, _ in shared]
         lacking = dict.fromkeys(name for theirs in by_rank for name, _ in theirs if name not in known)

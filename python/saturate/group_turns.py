@@ -19,6 +19,7 @@ STEPS, MOST_STEPS = 3, 50       # of a turn
 ROUNDS, MOST_ROUNDS = 3, 12
 SETTLING, MOST_SETTLING = 3, 20  # steps with another size of buckets before it is measured
 TURN_S = 0.5
+MOST_CYCLE_S = 5.0              # of a step for each worker
 MOST_REST_S = 5.0               # in which a changed loader's workers fill their queues
 RENDEZVOUS_S = 60.0             # that a process waits for the others
 SCALE = 4                       # times larger and smaller buckets are tried
@@ -136,7 +137,7 @@ class GroupArm(Arm):
 
 
 class GroupTurns(Agreement):
-    """Interleaves the loop and its steps without all-reduce. Every process makes as many steps: rank 0 says how many.
+    """Interleaves the loop and its steps without all-reduce. Every process makes the same number of steps: rank 0 says how many.
     Without all-reduce nobody waits, so that a step takes a process's own time. `looking`: the change in turns of the
     loop as it is."""
 
@@ -146,6 +147,7 @@ class GroupTurns(Agreement):
         super().__init__(torch, next(groups[0].parameters()).device)
         self._torch, self._looking = torch, looking
         self.steps = STEPS  # of a turn
+        self.most_workers = MOST_STEPS  # for each of which a turn may have a step
         self._turns, self._modules, self._arm = turns, groups, arm
         self.pace: Optional[Pace] = None
         self.results: List[WhatIf] = []
@@ -172,8 +174,9 @@ class GroupTurns(Agreement):
         arm.ahead, arm.workers = (max(each) for each in zip(*self.gathered((arm.ahead, arm.workers))))
 
     def _steps_of(self, arm: Arm) -> int:
-        """A turn has as many steps for each worker, since all may deliver their batches at the same time."""
-        workers = max(1, arm.workers)
+        """A turn has the same number of steps for each worker, since all may deliver their batches at the same time;
+        unless that takes too long."""
+        workers = arm.workers if 0 < arm.workers <= self.most_workers else 1
         return -(-self.steps // workers) * workers
 
     def loading(self, arm: Arm) -> Pace:
@@ -231,8 +234,9 @@ class GroupTurns(Agreement):
                         "skip and seconds in all of them")
         yield from self._turns.fixed(self._arm, contextlib.nullcontext, 0)  # opens it
         self._agree_on(self._arm)
-        pilot = yield from self._turns.fixed(self._arm, contextlib.nullcontext, self._steps_of(self._arm))
+        pilot = yield from self._turns.fixed(self._arm, contextlib.nullcontext, STEPS)
         step_s = 1 / pilot.steps_per_s
+        self.most_workers = self.agreed(int(max(1, MOST_CYCLE_S / step_s)))
         self.steps = self.agreed(int(min(MOST_STEPS, max(STEPS, TURN_S / step_s))))
         sizes = sizes_to_try(self._torch, self._modules) if tries_sizes else []
         seconds = seconds / 2 if sizes else seconds

@@ -164,7 +164,7 @@ def _workers(loader: Any, machine: int) -> List[WhatIf]:
     if now == 0:
         return [with_workers("data-loading", number) for number in sorted({machine, 2 * machine})]
     fewer = machine if machine < now else now // 2
-    more = sorted({2 * now, 4 * now, max(4 * now, machine)})
+    more = sorted(each for each in {2 * now, 4 * now, max(4 * now, machine)} if each <= 4 * machine)
     found = [with_workers("workers-too-few", number) for number in more]
     found += [with_workers("workers-too-many", number) for number in sorted({fewer, 0} - {now}, reverse=True)]
     factor = loader.prefetch_factor or 2

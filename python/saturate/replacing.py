@@ -66,6 +66,8 @@ def _sampling(loader: Any, found: Dict[str, Any]) -> str:
     else:
         return f"saturate.Loader has no counterpart of this {type(sampler).__name__}"
     if type(sampler) is not DistributedSampler and found_world()[1] > 1:  # each process reads all samples
+        if shuffles:
+            return "each process shuffles all samples by its own random numbers"
         found["rank"], found["world"] = 0, 1
     if not shuffles:
         found["shuffle"] = False

@@ -290,7 +290,8 @@ class DiagnosedLoop(ScriptLoop):
 
     def refuse(self, failure: Exception) -> None:
         self.session, self.refused = None, first_line(failure)
-        if is_spokesman(self.torch) or isinstance(failure, Alone):
+        is_shared = isinstance(failure, Error) and not isinstance(failure, Alone)  # all ranks find the same
+        if is_spokesman(self.torch) or not is_shared:
             sys.stderr.write("saturate: the training loop cannot be measured, and the script goes on as it is: "
                              f"{self.refused}\n")
 

@@ -182,7 +182,7 @@ class Session:
     def _limits(self) -> NoPace:
         """The loop, one batch held, and the loader alone."""
         batch = self._own.next()
-        fixed = held(batch)
+        self._held = fixed = held(batch)
         whole, without_input, alone = [], [], []
         took_s = 0.0
         for number in range(2 * FIRST_ROUNDS):
@@ -279,7 +279,7 @@ class Session:
         begin, made = self._clock(), [0.0, 0.0]
         other = self._own
         if what_if.batches is not None and self._group is not None:
-            other = GroupArm(what_if.batches, self._own)
+            other = GroupArm(what_if.batches, self._held)
         elif what_if.batches is not None:  # unless they are for the input, they are loaded like the loop's own
             other = Arm(what_if.batches, loaded=self._own.loaded if what_if.has_own_limit else 0.0)
         try:
@@ -290,6 +290,8 @@ class Session:
                 for is_changed in ((False, True) if number % 2 == 0 else (True, False)):
                     arm = other if is_changed else self._own
                     change = what_if.change if is_changed else self.seen.looking
+                    if not is_changed and other is not self._own and self._group is not None:
+                        self._group.loading(self._own)  # again: files may be in memory by now
                     if is_changed or what_if.is_input:  # a change of the step leaves traces in turns without it
                         self.current = what_if if is_changed else None
                     paces[is_changed] = yield from self._turn(arm, change)
@@ -329,8 +331,9 @@ class Session:
         except Agreed as failure:
             self.results.append(not_tried(name, str(failure)))
             return
-        if found is not None:
+        finally:
             self._kept.restore()
+        if found is not None:
             steps, now, stays = found
             epoch = steps / self.pace.steps_per_s
             self.start_share = min(now) / (min(now) + epoch)

@@ -129,6 +129,9 @@ class Arm:
                 return next(self._batches)
             except StopIteration:
                 pass
+            except Error:  # a saturate.Loader in it, whose place was restored, begins again
+                if self._is_made_here:
+                    raise
         if self._source is None:
             self._source = self._open()
             self.ahead = ahead_of(self._source)

@@ -14,8 +14,8 @@ from .loader_what_ifs import have_same_data, length_of
 from .phases import NAMES, Hooks, shares
 from .records import Outputs, Reading, device_phases, finite, open_outputs, record_of, shown, worker_times
 from .sampling import SEARCH_STEPS, Sampling
-from .session import first_line
 from .telemetry import Gpu, Telemetry
+from .turns import first_line
 from .world import warn_if_undivided
 
 RECORD_NS = 10**9    # between two records, and
@@ -79,7 +79,8 @@ class Watch(StepCounter):
         under torch.no_grad().
     out: a folder for metrics.jsonl and host.json, which saturate.report(FOLDER) makes a page of. If it holds a run,
         FOLDER-2 (or -3 ...) is taken, with a warning. A record is written once a second, after an hour every ten
-        seconds; the last one has the exception that ended the program or the `with` block, as `ended_by`. Nothing is
+        seconds; the last one has the exception that ended the `with` block, or the program (there, not SystemExit), as
+        `ended_by`. Nothing is
         written on other ranks than 0, nor in a script that saturate measures (diagnose, tune). By default nothing is
         written.
     tensorboard: a folder for TensorBoard's events, or True: `out`/tb. Needs torch and the package tensorboard.
@@ -310,7 +311,7 @@ def watch(loader: Any = None, *, out: Union[str, os.PathLike[str], None] = None,
 
 @atexit.register
 def _close_all() -> None:
-    # Python has noted the exception that ends the program; an interactive one goes on after an exception.
+    # Python has noted the exception that ends the program, unless it is SystemExit; an interactive one goes on after it.
     failure = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for one in list(_active):
         if one._clock.thread is not None:  # not in a forked process

@@ -290,3 +290,19 @@ def test_larger_batches_with_a_partial_last_one_are_no_gain():
     few = torch.utils.data.SubsetRandomSampler(range(20))
     loop.loader = torch.utils.data.DataLoader(Data(loop.clock, 1e-4), batch_size=16, sampler=few)
     assert "an epoch has fewer than 32 samples" in dict(loop.diagnose(only=["batch-size"]).skipped)["batch-size"]
+
+
+def test_a_watched_loader_of_saturate_is_measured():
+    """It is not copied: its place is restored in the middle of its iteration."""
+    loader = saturate.Loader("synth:size=24,count=60", batch=16, size=8, to="torch")
+    model = torch.nn.Linear(192, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(batch):
+        torch.nn.functional.cross_entropy(model(batch[0].flatten(1)), batch[1]).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    before = loader.state_dict()
+    found = saturate.diagnose(step, saturate.watch(loader), seconds=2, only=["set-to-none"])
+    assert "set-to-none" in names([*found.causes, *found.uncertain, *found.idle]) and loader.state_dict() == before

@@ -92,7 +92,7 @@ def test_a_changed_loader_that_fails_does_not_end_the_turn_for_which_others_wait
     before = signal_handling._error_if_any_worker_fails
     arm = GroupArm(failing, Arm(lambda: itertools.repeat(7)))
     arm.check()
-    assert signal_handling._error_if_any_worker_fails() is None  # a killed worker does not end a step
+    assert signal_handling._error_if_any_worker_fails is not before  # a killed worker does not end a step
     assert [arm.next() for _ in range(4)] == [1, 7, 7, 7]
     with pytest.raises(saturate.Error, match="no room"):
         arm.check()
@@ -100,10 +100,11 @@ def test_a_changed_loader_that_fails_does_not_end_the_turn_for_which_others_wait
     assert signal_handling._error_if_any_worker_fails is before
 
 
-@pytest.mark.parametrize("workers, steps", [(0, 5), (1, 5), (4, 8), (8, 8)])
+@pytest.mark.parametrize("workers, steps", [(0, 5), (1, 5), (4, 8), (8, 8), (16, 5)])
 def test_a_turn_has_as_many_batches_of_each_worker(workers, steps):
     """All workers may deliver theirs at the same time."""
-    assert GroupTurns._steps_of(types.SimpleNamespace(steps=5), types.SimpleNamespace(workers=workers)) == steps
+    assert GroupTurns._steps_of(types.SimpleNamespace(steps=5, most_workers=9),
+                                types.SimpleNamespace(workers=workers)) == steps
 
 
 def test_loading_takes_a_number_of_batches_that_does_not_depend_on_time():

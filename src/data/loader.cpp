@@ -275,6 +275,7 @@ struct Loader::State {
     out.type = options.pixel_type();
     out.size = now.size;
     out.packs = options.packs;
+    out.decoding_finishes = options.packs && !(options.train && has_effects(augment));
     out.columns = padding.columns(taken);
     out.mix = {};
     out.global_batch = std::min(options.batch, epoch_size() - taken * options.batch);
@@ -340,8 +341,7 @@ void Loader::start_epoch(uint32_t epoch, size_t first_batch) {
                         state_->taken * local_batch_size(options), end);
     state_->ring.start(epoch, std::move(order), state_->taken, end);
   } catch (...) {
-    state_->failure =
-        std::current_exception();  // otherwise a part of the epoch would be taken for all of it
+    state_->failure = std::current_exception();  // else a part would be taken for the epoch
     throw;
   }
 }

@@ -47,11 +47,11 @@ bool is_pinned(const at::Device& device, const Batch& batch) {
 }
 
 // Whether finishing the batch is work for Phase::kAugment, as without a pipeline. The loader has
-// finished plain tensors.
+// finished plain tensors, and decoding some packed batches.
 bool is_augmented_here(const Batch& batch) {
   const auto is_unfinished = [](const BatchColumn& column) { return column.form.has_value(); };
   return batch.columns ? std::ranges::any_of(*batch.columns, is_unfinished)
-                       : batch.type == PixelType::kUint8;
+                       : batch.type == PixelType::kUint8 && !batch.decoding_finishes;
 }
 
 }  // namespace

@@ -23,11 +23,6 @@
 namespace saturate {
 namespace {
 
-at::ScalarType scalar_type(PixelType type) {
-  if (type == PixelType::kFloat16) return at::kHalf;
-  return type == PixelType::kBfloat16 ? at::kBFloat16 : at::kFloat;
-}
-
 void warn_of_plain_memory() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -56,6 +51,12 @@ at::Tensor host_bytes(int64_t bytes) {
     warn_of_plain_memory();
     return at::empty({bytes}, at::TensorOptions(at::kByte));
   }
+}
+
+at::ScalarType scalar_type(PixelType type) {
+  if (type == PixelType::kUint8) return at::kByte;
+  if (type == PixelType::kFloat16) return at::kHalf;
+  return type == PixelType::kBfloat16 ? at::kBFloat16 : at::kFloat;
 }
 
 BatchStages::BatchStages(const at::Device& device, bool channels_last,
@@ -109,13 +110,21 @@ at::Tensor BatchStages::gathered(const Batch& batch, bool async,
   return host.to(device_, /*non_blocking=*/async);
 }
 
-// The places of packed samples come with the effects, without a separate copy. The memory for their
-// bytes has the same size in almost all batches, so that torch uses it again.
+// The places of packed samples come with the effects, without a separate copy, or alone if there
+// are none. The memory for their bytes has the same size in almost all batches, so that torch uses
+// it again.
 void BatchStages::copy_packed(const Batch& batch, DeviceBatch& out, bool async) const {
   static_assert(sizeof(EffectList) % alignof(PackedPlace) == 0);
   const int64_t count = int64_t(batch.count()), effects = count * int64_t(sizeof(EffectList));
-  const int64_t places = count * int64_t(sizeof(PackedPlace));
-  const at::Tensor both = gathered(batch, async, &BatchSample::effects, &BatchSample::stored);
+  const bool finishes = batch.decoding_finishes;
+  at::Tensor places;
+  if (finishes) {
+    places = gathered(batch, async, &BatchSample::stored);
+  } else {
+    const at::Tensor both = gathered(batch, async, &BatchSample::effects, &BatchSample::stored);
+    out.effects = both.narrow(0, 0, effects);
+    places = both.narrow(0, effects, both.numel() - effects);
+  }
   const int64_t used = bytes_in_use(batch);
   // Skipped samples may have left room to others.
   const int64_t room = std::max(used, count * int64_t(whole_units(pixel_bytes(batch.size))));
@@ -123,8 +132,10 @@ void BatchStages::copy_packed(const Batch& batch, DeviceBatch& out, bool async) 
   memory.narrow(0, 0, used)
       .copy_(at::from_blob(batch.pixels.get(), {used}, at::TensorOptions(at::kByte)),
              /*non_blocking=*/async);
-  out.effects = both.narrow(0, 0, effects);
-  out.pixels = unpack_batch(batch, memory, both.narrow(0, effects, places), out.unpacked);
+  const PixelFormat format = finishes ? PixelFormat{output_, normalize_} : PixelFormat{};
+  out.pixels =
+      unpack_batch(batch, memory, places, format, finishes && !channels_last_, out.unpacked);
+  if (finishes && channels_last_) out.pixels = out.pixels.permute({0, 3, 1, 2});
 }
 
 void BatchStages::copy(Batch& batch, DeviceBatch& out, bool async) const {

@@ -11,6 +11,8 @@ namespace saturate {
 // copies are slower. A warning says so once.
 at::Tensor host_bytes(int64_t bytes);
 
+at::ScalarType scalar_type(PixelType type);
+
 // Every method may be called from any thread, for one batch at a time.
 class BatchStages {
  public:
@@ -20,9 +22,9 @@ class BatchStages {
   const at::Device& device() const { return device_; }
 
   // Moves the loader's batch, and its names, to an unfinished batch on the device, and decodes its
-  // packed samples there; tensors to a finished one, unless they have unfinished volumes. `async`:
-  // a GPU's copies may still be in flight afterwards, on its current stream; the memory of `batch`
-  // must be kept until they are done.
+  // packed samples there, which normalises them if they have no effects; tensors to a finished one,
+  // unless they have unfinished volumes. `async`: a GPU's copies may still be in flight afterwards,
+  // on its current stream; the memory of `batch` must be kept until they are done.
   void copy(Batch& batch, DeviceBatch& out, bool async) const;
   // Computes images and labels: effects, normalisation, layout. Does nothing if they exist already.
   void finish(DeviceBatch& batch) const;

@@ -4,6 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -63,12 +64,16 @@ int64_t bytes_in_use(const Batch& batch) {
 }
 
 at::Tensor unpack_batch(const Batch& batch, const at::Tensor& memory, const at::Tensor& places,
+                        const PixelFormat& format, bool planar,
                         std::shared_ptr<UnpackCheck>& check) {
   const auto count = int64_t(batch.count());
   const at::Device device = memory.device();
   const int64_t scratch_bytes =
       device.is_cpu() ? 0 : unpack_teams(count) * int64_t(unpack_scratch_bytes(batch.size));
-  at::Tensor pixels = at::empty({count, batch.size.height, batch.size.width, 3}, memory.options());
+  const int64_t height = batch.size.height, width = batch.size.width;
+  using Shape = std::array<int64_t, 4>;
+  const Shape shape = planar ? Shape{count, 3, height, width} : Shape{count, height, width, 3};
+  at::Tensor pixels = at::empty(shape, memory.options().dtype(scalar_type(format.type)));
   const at::Tensor failed = at::empty({count}, memory.options());
   const at::Tensor scratch = at::empty({scratch_bytes}, memory.options());
   unpack_jpegs({.memory = static_cast<const std::byte*>(memory.const_data_ptr()),
@@ -76,8 +81,10 @@ at::Tensor unpack_batch(const Batch& batch, const at::Tensor& memory, const at::
                 .count = count,
                 .size = batch.size,
                 .scratch = scratch.mutable_data_ptr<uint8_t>(),
-                .out = pixels.mutable_data_ptr<uint8_t>(),
-                .failed = failed.mutable_data_ptr<uint8_t>()},
+                .out = static_cast<uint8_t*>(pixels.mutable_data_ptr()),
+                .failed = failed.mutable_data_ptr<uint8_t>(),
+                .format = format,
+                .planar = planar},
                device);
   if (device.is_cpu())
     require_decoded(indices_of(batch), failed, nullptr);

@@ -31,11 +31,13 @@ class UnpackCheck {
 // Bytes from the start of a packing loader's batch to the end of its last sample.
 int64_t bytes_in_use(const Batch& batch);
 
-// The pixels [N, H, W, 3] of the N samples of `batch`: those of packed JPEGs, and a copy of the
-// others. `memory` holds bytes_in_use() of it, and `places` its N PackedPlaces; all is uint8 on one
-// device, whose current stream does the work. On the CPU fails with kData, naming the sample, if
-// one cannot be decoded; on a GPU sets `check`.
+// The pixels [N, H, W, 3], or if `planar` [N, 3, H, W], of the N samples of `batch`, as `format`
+// says: those of packed JPEGs, and those of the others from memory. `memory` holds bytes_in_use()
+// of it, and `places` its N PackedPlaces; all is uint8 on one device, whose current stream does the
+// work. On the CPU fails with kData, naming the sample, if one cannot be decoded; on a GPU sets
+// `check`.
 at::Tensor unpack_batch(const Batch& batch, const at::Tensor& memory, const at::Tensor& places,
+                        const PixelFormat& format, bool planar,
                         std::shared_ptr<UnpackCheck>& check);
 
 }  // namespace saturate

@@ -33,7 +33,7 @@ void unpack_jpegs(const UnpackArguments& batch, [[maybe_unused]] const c10::Devi
   }
 #endif
   at::parallel_for(0, batch.count, 1, [&](int64_t begin, int64_t end) {
-    const auto bytes = int64_t(pixel_bytes(batch.size));
+    const auto bytes = int64_t(pixel_bytes(batch.size) * bytes_of(batch.format.type));
     std::vector<uint8_t> scratch(unpack_scratch_bytes(batch.size));
     UnpackArguments part = batch;
     part.places += begin;

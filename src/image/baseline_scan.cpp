@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "image/segmented_jpeg.h"
@@ -12,8 +13,7 @@
 namespace saturate {
 namespace {
 
-constexpr int kTables = 2;  // of each kind, in baseline JPEGs
-constexpr int kMostComponents = 3;
+constexpr int kTables = 2;        // of each kind, in baseline JPEGs
 constexpr int kPointPixels = 64;  // between points of a row
 
 bool is_marker(const uint8_t* at, const uint8_t* end, int code) {
@@ -127,6 +127,7 @@ bool BaselineScan::start(jpeg_decompress_struct& info, Columns columns,
   row_ = known_rows_ = part_ = 0;
   opened_ = false;
   restart_ = has_restarts(info) ? int(info.restart_interval) : 0;
+  if (info.num_components > int(std::size(ScanPoint().dc))) points = nullptr;
   is_wide_ = !segments && restart_ == 0 && !(points && points->known_rows() > 0);
   if (!supports(info) || !read_tables(info)) return false;
   const bool single = components_ == 1;
@@ -369,7 +370,7 @@ bool BaselineScan::read_parts() {
   return true;
 }
 
-bool BaselineScan::read_band(uint8_t* const* const rows[3], bool skip) {
+bool BaselineScan::read_band(uint8_t* const* const* rows, bool skip) {
   rows_ = rows;
   clean_ = false;  // until all is transformed, also if this throws
   if (row_ < known_rows_)

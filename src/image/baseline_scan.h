@@ -48,18 +48,20 @@ class BaselineScan {
   // jpeg_calc_output_dimensions(), is about to read; `info` must live until the last band, and
   // libjpeg must not read on meanwhile. False if libjpeg has to decode it. With `segments`, only
   // those below the crop are read. Without, `points` is used if it has any, and extended, unless it
-  // is null or the scan has restarts: REQUIRES that they were found in this scan.
+  // is null, or the scan has restarts or four components: REQUIRES that they were found in this
+  // scan.
   bool start(jpeg_decompress_struct& info, Columns columns, const SegmentedJpeg* segments,
              ScanPoints* points);
 
   // Decodes the next row of MCUs. Transforms its columns to rows[plane][i] unless `skip`. False on
   // irregular data, or if a part begins at points that do not agree with the data.
-  bool read_band(uint8_t* const* const rows[3], bool skip);
+  bool read_band(uint8_t* const* const* rows, bool skip);
 
  private:
   // MCUs that are transformed together; their blocks fill groups.
   static constexpr int kChunk = 8;
   static constexpr int kMaxBlocks = D_MAX_BLOCKS_IN_MCU * kChunk;
+  static constexpr int kMostComponents = 4;
 
   struct Component {
     int across = 1, down = 1;  // blocks in an MCU
@@ -87,7 +89,7 @@ class BaselineScan {
     const uint8_t* source = nullptr;      // where `data` comes from, and
     const uint8_t* source_end = nullptr;  // the marker after it
     BitReader bits;
-    uint32_t dc[3] = {};
+    uint32_t dc[kMostComponents] = {};
     int mcu = 0, end = 0;            // of the row: the next one, and the first not to be read
     int64_t scan_mcu = 0;            // with restarts: the next one of the scan, between rows
     int chunk = 0;                   // first MCU of the chunk
@@ -142,7 +144,7 @@ class BaselineScan {
 
   InverseDct (*const choose_)(int size);
   std::vector<HuffmanTable> dc_, ac_;  // by table number
-  Component component_[3];
+  Component component_[kMostComponents];
   int components_ = 0, blocks_ = 0;  // blocks: of an MCU
   std::array<Place, kMaxBlocks> places_{};
   Lane lane_[2];

@@ -117,8 +117,15 @@ void set_affine(const AffineSpec& spec, Effect& effect) {
   for (int i = 0; i < 6; ++i) effect.value[i] = static_cast<float>(matrix[i]);
 }
 
+bool has_effects(const AugmentOptions& options) {
+  return has_affine(options) || options.policy != Policy::kNone || options.brightness > 0 ||
+         options.contrast > 0 || options.saturation > 0 || options.hue > 0 || options.grey > 0 ||
+         options.blur > 0 || options.gaussian_noise > 0 || options.erase > 0;
+}
+
 EffectList draw_effects(const AugmentOptions& options, const SampleKey& key) {
   EffectList list;
+  if (!has_effects(options)) return list;  // so an effect that it lacks fails in its own test
   if (has_affine(options)) set_affine(draw_affine(options, key), list.add(EffectKind::kAffine));
   draw_policy(options, key, list);
   draw_colour(options, key, list);

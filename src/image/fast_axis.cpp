@@ -80,11 +80,28 @@ void FastAxisMaker::double_taps(const TriangleFilter& from, const FastAxisSpec& 
   }
 }
 
+// The same for a plane whose samples libjpeg repeats.
+void FastAxisMaker::repeat_taps(const TriangleFilter& from, const FastAxisSpec& spec) {
+  const int times = spec.den / spec.num, out = spec.out;
+  folded_.taps = std::min(spec.samples, (from.taps - 2 + times) / times + 1);
+  folded_.first.resize(size_t(out));
+  folded_.weight.assign(size_t(out) * size_t(folded_.taps), 0.0);
+  const double* part = from.weight.data();
+  double* weight = folded_.weight.data();
+  for (int i = 0; i < out; ++i, part += from.taps, weight += folded_.taps) {
+    const int pixel = from.first[size_t(i)];
+    const int first = std::min(pixel / times, spec.samples - folded_.taps);
+    folded_.first[size_t(i)] = first;
+    for (int k = 0; k < from.taps; ++k) weight[(pixel + k) / times - first] += part[k];
+  }
+}
+
 bool FastAxisMaker::make(const FastAxisSpec& spec, FastAxis& axis) {
   const TriangleFilter* filter = &folded_;
-  if (spec.doubled) {
-    double_taps(triangle(spec.begin, spec.length, spec.begin, spec.begin + spec.length, spec.out),
-                spec);
+  if (spec.doubled || spec.repeated) {
+    const TriangleFilter& pixels =
+        triangle(spec.begin, spec.length, spec.begin, spec.begin + spec.length, spec.out);
+    spec.doubled ? double_taps(pixels, spec) : repeat_taps(pixels, spec);
   } else {
     const double ratio = double(spec.num) / spec.den;
     const double begin = spec.begin * ratio, length = spec.length * ratio;

@@ -37,6 +37,7 @@ struct FastAxisSpec {
   int samples;        // of the whole plane
   bool doubled;       // num / den is 1 / 2, and the exact path upsamples the plane before it crops
   bool mirrored;      // the last output pixel comes first
+  bool repeated = false;  // the exact path repeats each sample den / num times, a whole number
 };
 
 // Output i is the sum over k < taps of weight[i * taps + k] / 65536 times sample first[i] + k.
@@ -61,6 +62,7 @@ class FastAxisMaker {
   };
   const TriangleFilter& triangle(double begin, double length, int low, int high, int out);
   void double_taps(const TriangleFilter& from, const FastAxisSpec& spec);
+  void repeat_taps(const TriangleFilter& from, const FastAxisSpec& spec);
 
   Kept kept_[2];     // of luma, across and down
   size_t next_ = 0;  // of kept_, to be replaced

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/text.h"
@@ -15,13 +16,13 @@ namespace {
 // worst photograph is 27 dB from exact, with 2 it is 37 dB.
 constexpr int kKeptAfterReduction = 2;
 
-// Scale in eighths at which to decode.
-int choose_scale(const Box& crop, const ImageSize& size) {
+// Scale in eighths at which to decode. `coarseness`: as JpegDecoder's.
+int choose_scale(const Box& crop, const ImageSize& size, int coarseness = 1) {
   int scale = 8;
-  const auto allows = [](int from, int to, int eighths) {
-    return from * eighths >= 8 * kKeptAfterReduction * to;
+  const auto allows = [&](int from, int to, int eighths) {
+    return from * eighths >= 8 * kKeptAfterReduction * coarseness * to;
   };
-  while (scale > 1 && allows(crop.width, size.width, scale / 2) &&
+  while (coarseness > 0 && scale > 1 && allows(crop.width, size.width, scale / 2) &&
          allows(crop.height, size.height, scale / 2))
     scale /= 2;
   return scale;
@@ -95,8 +96,9 @@ bool FastDecoder::plan_plane(const JpegPlanes::Plane& plane, const SampleTransfo
   const Box& crop = transform.crop;
   const auto make = [&](int begin, int length, int out, const JpegPlanes::Axis& from, bool mirrored,
                         FastAxis& axis) {
-    return axis_maker_.make(
-        {begin, length, out, from.num, from.den, from.samples, from.doubled, mirrored}, axis);
+    return axis_maker_.make({begin, length, out, from.num, from.den, from.samples, from.doubled,
+                             mirrored, from.repeated},
+                            axis);
   };
   return make(crop.x, crop.width, size.width, plane.across, transform.flip, resize.across) &&
          make(crop.y, crop.height, size.height, plane.down, false, resize.down);
@@ -129,18 +131,25 @@ void FastDecoder::plan_rings(const JpegPlanes& planes, int height) {
 
 bool FastDecoder::plan_axes(const JpegPlanes& planes, const SampleTransform& transform,
                             const ImageSize& size) {
-  const JpegPlanes::Plane &luma = planes.plane[0], &chroma = planes.plane[1];
-  chroma_differs_ = planes.count == 3 && !(luma.across.has_ratio_of(chroma.across) &&
-                                           luma.down.has_ratio_of(chroma.down));
-  return plan_plane(luma, transform, size, resize_[0]) &&
-         (!chroma_differs_ || plan_plane(chroma, transform, size, resize_[1]));
+  std::fill(std::begin(resize_at_), std::end(resize_at_), 0);
+  for (int c = 0; c < planes.count; ++c) {
+    const JpegPlanes::Plane& plane = planes.plane[c];
+    const auto is_like = [&](const JpegPlanes::Plane& other) {
+      return plane.across.has_ratio_of(other.across) && plane.down.has_ratio_of(other.down);
+    };
+    int& at = resize_at_[c];
+    while (at < c && !is_like(planes.plane[at])) ++at;
+    if (at == c && !plan_plane(plane, transform, size, resize_[c])) return false;
+  }
+  return true;
 }
 
 bool FastDecoder::plan(const JpegPlanes& planes, const SampleTransform& transform,
                        const ImageSize& size) {
   if (!plan_axes(planes, transform, size)) return false;
-  for (int i = 0; i < (chroma_differs_ ? 2 : 1); ++i)
-    make_fast_gather(resize_[i].across, resize_[i].across.low, resize_[i].gather);
+  for (int c = 0; c < planes.count; ++c)
+    if (resize_at_[c] == c)
+      make_fast_gather(resize_[c].across, resize_[c].across.low, resize_[c].gather);
   plan_rings(planes, size.height);
   size_t widest = 0;
   for (int c = 0; c < planes.count; ++c) widest = std::max(widest, size_t(planes.plane[c].columns));
@@ -161,7 +170,7 @@ size_t FastDecoder::plan_pack(const SampleTransform& transform, const ImageSize&
     index_->find(key(), points_);
     if (points_.point.empty()) return 0;
   }
-  if (!has_header_ && !read_scan_header(jpeg_.info(), header_)) return 0;
+  if (!has_header_ && !(jpeg_.has_planes() && read_scan_header(jpeg_.info(), header_))) return 0;
   const Cut cut = as_stored(transform, size);
   const Box& crop = cut.transform.crop;
   const JpegPlanes planes = plan_planes(header_, width_, crop, choose_scale(crop, cut.size));
@@ -248,8 +257,8 @@ bool FastDecoder::read(const std::string& where, const SampleTransform& transfor
 bool FastDecoder::read(const std::string& where, const Cut& cut, const Place& to,
                        ScanPoints* points) {
   const Box& crop = cut.transform.crop;
-  const std::optional<JpegPlanes> planes =
-      jpeg_.begin_planes(where, crop, choose_scale(crop, cut.size), segments_, points);
+  const std::optional<JpegPlanes> planes = jpeg_.begin_planes(
+      where, crop, choose_scale(crop, cut.size, jpeg_.coarseness()), segments_, points);
   if (!planes || !plan(*planes, cut.transform, cut.size)) return false;
   if (!stream(where, *planes, cut.size, to)) return false;
   jpeg_.check_end(where);
@@ -257,7 +266,7 @@ bool FastDecoder::read(const std::string& where, const Cut& cut, const Place& to
 }
 
 bool FastDecoder::read_band(const std::string& where, const JpegPlanes& planes, int band) {
-  constexpr int kMaxRows = 16;
+  constexpr int kMaxRows = MAX_SAMP_FACTOR * DCTSIZE;
   uint8_t* rows[3][kMaxRows] = {};
   for (int c = 0; c < planes.count; ++c) {
     const int count = planes.plane[c].band_rows();

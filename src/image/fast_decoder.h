@@ -105,7 +105,7 @@ class FastDecoder {
               const Place& to);
   bool read_band(const std::string& where, const JpegPlanes& planes, int band);
   void resize_row(const JpegPlanes& planes, int c, int y);
-  Resize& resize_of(int c) { return resize_[c == 0 || !chroma_differs_ ? 0 : 1]; }
+  Resize& resize_of(int c) { return resize_[resize_at_[c]]; }
 
   const FastKernels kernels_;
   const int64_t max_pixels_;
@@ -121,8 +121,8 @@ class FastDecoder {
   ScanHeader header_;
   JpegPacker packer_;
   FastAxisMaker axis_maker_;
-  Resize resize_[2];  // luma, chroma
-  bool chroma_differs_ = false;
+  Resize resize_[3];
+  int resize_at_[3] = {};  // of each plane: the first one of equal size
   Ring ring_[3];
   std::vector<int> bands_for_;  // [height], bands to decode before each output row
   std::vector<const uint8_t*> taps_;

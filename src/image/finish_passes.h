@@ -173,6 +173,21 @@ SATURATE_HOST_DEVICE inline uint32_t finished_bits(uint8_t level, float scale, f
   return bits_of_float(value);
 }
 
+// Stores a level of a channel, as value `i` of `out`.
+template <PixelType kType>
+SATURATE_HOST_DEVICE inline void store_finished(const Normalize& by, int channel, uint8_t level,
+                                                uint8_t* out, int64_t i) {
+  if constexpr (kType == PixelType::kUint8) {
+    out[i] = level;
+  } else {
+    const uint32_t bits = finished_bits<kType>(level, by.scale[channel], by.shift[channel]);
+    if constexpr (kType == PixelType::kFloat32)
+      reinterpret_cast<float*>(out)[i] = float_of_bits(bits);
+    else
+      reinterpret_cast<uint16_t*>(out)[i] = static_cast<uint16_t>(bits);
+  }
+}
+
 // `in`: `count` levels of interleaved pixels, starting with red. `out`: as many values.
 template <PixelType kType, class Team>
 SATURATE_HOST_DEVICE void normalize_as(const Team& team, const Normalize& by, const uint8_t* in,
@@ -182,13 +197,7 @@ SATURATE_HOST_DEVICE void normalize_as(const Team& team, const Normalize& by, co
   const bool fits = before % kBytes == 0 && is_multiple(in + head, kValues);
   in_chunks<kValues>(
       team, count, fits ? head : count,
-      [&](int i) {
-        const uint32_t bits = finished_bits<kType>(in[i], by.scale[i % 3], by.shift[i % 3]);
-        if constexpr (kBytes == 4)
-          reinterpret_cast<float*>(out)[i] = float_of_bits(bits);
-        else
-          reinterpret_cast<uint16_t*>(out)[i] = static_cast<uint16_t>(bits);
-      },
+      [&](int i) { store_finished<kType>(by, i % 3, in[i], out, i); },
       [&](int i) {
         const auto levels = load_piece<kValues>(in + i);
         const int a = i % 3, b = a == 2 ? 0 : a + 1, c = b == 2 ? 0 : b + 1;

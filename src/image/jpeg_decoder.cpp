@@ -6,6 +6,8 @@
 #include <new>
 #include <string_view>
 
+#include "image/fast_kernels.h"
+
 namespace saturate {
 namespace {
 
@@ -17,16 +19,16 @@ constexpr int kMaxScans = 500;
 constexpr int kHarmless[] = {JWRN_ADOBE_XFORM, JWRN_EXTRANEOUS_DATA, JWRN_JFIF_MAJOR,
                              JWRN_NOT_SEQUENTIAL, JWRN_TOO_MUCH_DATA};
 
+// Pillow's cmyk2rgb (libImaging/Convert.c): k - ink * k / 255, rounded, k = 255 - K.
+uint8_t light_of(int ink, int k) {
+  const int product = ink * k + 128;
+  return static_cast<uint8_t>(k - (((product >> 8) + product) >> 8));
+}
+
 // Adobe stores inverted inks, and Pillow assumes this for every CMYK JPEG; `row` is thus 255 - ink.
-// Pillow's cmyk2rgb on the inks (libImaging/Convert.c): k' - ink * k' / 255, rounded, k' = 255 - K.
 void inverted_cmyk_to_rgb(const uint8_t* row, int width, uint8_t* out) {
-  for (int x = 0; x < width; ++x, row += 4, out += 3) {
-    const int k = row[3];
-    for (int c = 0; c < 3; ++c) {
-      const int product = (255 - row[c]) * k + 128;
-      out[c] = static_cast<uint8_t>(k - (((product >> 8) + product) >> 8));
-    }
-  }
+  for (int x = 0; x < width; ++x, row += 4, out += 3)
+    for (int c = 0; c < 3; ++c) out[c] = light_of(255 - row[c], row[3]);
 }
 
 }  // namespace
@@ -127,6 +129,19 @@ void JpegDecoder::read_rgb(Image& out) {
     JSAMPROW rows[kRows];
     for (int i = 0; i < count; ++i) rows[i] = out.row(next + i);
     jpeg_read_scanlines(&info_, rows, static_cast<JDIMENSION>(count));
+  }
+}
+
+// libjpeg makes inverted inks of YCCK by subtracting the RGB from 255 (jdcolor.c).
+void JpegDecoder::inks_to_rgb(uint8_t* const (&row)[4], size_t columns) const {
+  const bool ycck = info_.jpeg_color_space == JCS_YCCK;
+  for (size_t x = 0; x < columns; ++x) {
+    uint8_t ink[3];
+    if (ycck)
+      store_rgb(row[0][x], row[1][x], row[2][x], ink);
+    else
+      for (size_t c = 0; c < 3; ++c) ink[c] = static_cast<uint8_t>(255 - row[c][x]);
+    for (size_t c = 0; c < 3; ++c) row[c][x] = light_of(ink[c], row[3][x]);
   }
 }
 

@@ -17,12 +17,15 @@ namespace saturate {
 class SegmentedJpeg;
 
 // The planes of an image as stored by libjpeg, Y alone or Y, Cb, Cr or R, G, B, each at its own
-// resolution and possibly reduced, limited to the columns and rows that a crop needs.
+// resolution and possibly reduced, limited to the columns and rows that a crop needs. Those of four
+// components are the R, G, B that exact mode makes of them.
 struct JpegPlanes {
   struct Axis {
     int num = 1, den = 1;  // samples per pixel of the image: num / den
     int samples = 0;       // of the whole plane
-    bool doubled = false;  // a pixel is half a sample, and read() would upsample the plane
+    // A pixel is a part of a sample, and read() would upsample the plane: by a filter, which
+    // doubles it, or by repeating samples.
+    bool doubled = false, repeated = false;
     bool has_ratio_of(const Axis& other) const { return num * other.den == other.num * den; }
   };
   struct Plane {
@@ -69,13 +72,19 @@ class JpegDecoder {
   int read(const std::string& where, Image& out);
 
   // Whether the open image is of a kind whose planes can be read: 8-bit, Huffman-coded, grey, YCbCr
-  // with 4:4:4, 4:2:2, 4:4:0 or 4:2:0 sampling, or RGB with 4:4:4. They are as stored, before
-  // orientation. REQUIRES: open() was the last call.
+  // or RGB in any sampling that libjpeg supports, or CMYK or YCCK without subsampling. They are as
+  // stored, before orientation. REQUIRES: open() was the last call.
   bool can_read_planes() const;
-  // Whether it is also of a kind that is cut into segments: not RGB, and not small.
+  // Whether it is also of a kind that is cut into segments: grey, or YCbCr with 4:4:4, 4:2:2, 4:4:0
+  // or 4:2:0 sampling, and not small.
   bool has_planes() const;
-  bool is_rgb() const { return info_.jpeg_color_space == JCS_RGB; }
-  // Whether points of its scan are of use: it is baseline, has one scan, and is not small.
+  // Whether its planes are R, G, B.
+  bool is_rgb() const { return info_.jpeg_color_space == JCS_RGB || has_inks(); }
+  // How many times larger than one of has_planes() it must be to be reduced as much; 0: it must not
+  // be reduced. REQUIRES: can_read_planes().
+  int coarseness() const;
+  // Whether points of its scan are of use: it is baseline, has one scan of up to three components,
+  // and is not small.
   bool has_points() const;
   // Finds all points of its scan, without transforming anything. False if there are none that are
   // of use, or `points` do not agree with the data. REQUIRES: can_read_planes(), has_points().
@@ -102,8 +111,8 @@ class JpegDecoder {
   // lacks bits that libjpeg estimates.
   void transcode(const std::string& where, int width, int restart, std::vector<std::byte>& out);
   // The same with the width, Huffman tables and restart interval of `like`, whose header is open;
-  // padding is as libjpeg writes it. False if `like` is of another size, or its tables have no code
-  // for a value.
+  // padding is as libjpeg writes it. False if `like` is of another kind or size, or its tables are
+  // not valid. If they have no code for a value the data are wrong: libjpeg does not check it.
   bool transcode_like(const std::string& where, const JpegDecoder& like,
                       std::vector<std::byte>& out);
 
@@ -120,10 +129,15 @@ class JpegDecoder {
   [[noreturn]] void report(const std::string& where);
   int find_orientation() const;
   PlaneShape plane_shape() const;
+  bool has_inks() const { return info_.num_components == 4; }
   bool begin_scan(const std::string& where, const SegmentedJpeg* segments, ScanPoints* points);
   bool read_coefficients(const std::string& where);
   bool is_incomplete() const;
   void transform_row(int c, JDIMENSION row, uint8_t* const* out);
+  // read_band() of all components.
+  bool read_components(const std::string& where, uint8_t* const* const* rows);
+  // Replaces the first three of a row of four components by R, G, B.
+  void inks_to_rgb(uint8_t* const (&row)[4], size_t columns) const;
   void read_rgb(Image& out);
   void read_cmyk(Image& out);
 
@@ -139,7 +153,9 @@ class JpegDecoder {
   jvirt_barray_ptr* coefficients_ = nullptr;  // the planes' otherwise
   BaselineScan::Columns columns_;             // MCUs below the crop
   std::vector<GroupRow> groups_;              // of a row of blocks
-  int band_ = 0;                              // the next one
+  std::vector<uint8_t> black_;                // of four components, a band of the last one
+  std::vector<uint8_t*> black_rows_;
+  int band_ = 0;  // the next one
   int bands_to_skip_ = 0;
 };
 

@@ -27,6 +27,12 @@ int mcu_blocks_down(const jpeg_decompress_struct& info) {
 
 constexpr int kSmoothed = 10;  // coefficients that libjpeg looks at for that
 
+// Whether libjpeg upsamples a plane of so many columns by filters (jdsample.c, jinit_upsampler).
+// `across`, `down`: the factors. Otherwise it repeats samples.
+bool is_filtered(int across, int down, int columns) {
+  return across <= 2 && down <= 2 && (across == 1 || columns > 2);
+}
+
 }  // namespace
 
 // Whether a progressive file lacks the last bits of coefficients, which libjpeg then estimates.
@@ -39,33 +45,49 @@ bool JpegDecoder::is_incomplete() const {
 }
 
 bool JpegDecoder::has_planes() const {
-  return can_read_planes() && !is_rgb() && is_packed_size(info_);
+  if (!can_read_planes() || is_rgb() || !is_packed_size(info_)) return false;
+  if (info_.num_components == 1) return true;
+  const jpeg_component_info &luma = info_.comp_info[0], &blue = info_.comp_info[1],
+                            &red = info_.comp_info[2];
+  const auto fits = [](int of_luma, int of_blue, int of_red) {
+    return of_blue == of_red && (of_luma == of_blue || of_luma == 2 * of_blue);
+  };
+  return fits(luma.h_samp_factor, blue.h_samp_factor, red.h_samp_factor) &&
+         fits(luma.v_samp_factor, blue.v_samp_factor, red.v_samp_factor) && luma.v_samp_factor <= 2;
 }
 
 bool JpegDecoder::can_read_planes() const {
   if (info_.arith_code || info_.data_precision != 8) return false;
   // Lossless: libjpeg-turbo 3 reads such files, in units of one sample.
   if (scaled_block_size(info_.comp_info[0]) != DCTSIZE) return false;
-  if (info_.num_components == 1) return info_.jpeg_color_space == JCS_GRAYSCALE;
-  if (info_.num_components != 3 || !(info_.jpeg_color_space == JCS_YCbCr || is_rgb())) return false;
-  const jpeg_component_info &luma = info_.comp_info[0], &blue = info_.comp_info[1],
-                            &red = info_.comp_info[2];
-  // libjpeg upsamples the chroma of narrower images without a filter.
-  constexpr JDIMENSION kLeastHalved = 5;
-  const int most = is_rgb() ? 1 : 2;
-  const auto fits = [most](int of_luma, int of_blue, int of_red) {
-    return of_blue == of_red && (of_luma == of_blue || of_luma == most * of_blue);
-  };
-  return fits(luma.h_samp_factor, blue.h_samp_factor, red.h_samp_factor) &&
-         fits(luma.v_samp_factor, blue.v_samp_factor, red.v_samp_factor) &&
-         luma.v_samp_factor <= 2 &&
-         (luma.h_samp_factor == blue.h_samp_factor || info_.image_width >= kLeastHalved);
+  if (info_.jpeg_color_space == JCS_UNKNOWN) return false;
+  for (int c = 0; c < info_.num_components; ++c) {
+    const int across = info_.comp_info[c].h_samp_factor, down = info_.comp_info[c].v_samp_factor;
+    // libjpeg upsamples by whole numbers only.
+    if (info_.max_h_samp_factor % across != 0 || info_.max_v_samp_factor % down != 0) return false;
+    // Inks must be converted before they are resized.
+    if (has_inks() && (across < info_.max_h_samp_factor || down < info_.max_v_samp_factor))
+      return false;
+  }
+  return true;
+}
+
+int JpegDecoder::coarseness() const {
+  if (has_inks()) return 0;  // light is not linear in them
+  int most = 1;
+  for (int c = 0; c < info_.num_components; ++c) {
+    const int ratio = std::max(info_.max_h_samp_factor / info_.comp_info[c].h_samp_factor,
+                               info_.max_v_samp_factor / info_.comp_info[c].v_samp_factor);
+    const bool is_chroma = c > 0 && !is_rgb();
+    most = std::max(most, is_chroma ? divide_up(ratio, 2) : ratio);
+  }
+  return most;
 }
 
 bool JpegDecoder::has_points() const {
   constexpr int64_t kLeastPixels = 1 << 14;
   const bool one_scan = info_.comps_in_scan == info_.num_components;
-  return !info_.progressive_mode && one_scan && !BaselineScan::has_restarts(info_) &&
+  return !info_.progressive_mode && one_scan && !has_inks() && !BaselineScan::has_restarts(info_) &&
          int64_t{info_.image_width} * info_.image_height >= kLeastPixels;
 }
 
@@ -79,10 +101,13 @@ JpegPlanes plan_planes(const PlaneShape& shape, const Box& crop, int scale) {
                     (std::min(crop.x + crop.width + margin, shape.width) - 1) / across + 1};
   for (int c = 0; c < planes.count; ++c) {
     const PlaneShape::Plane& from = shape.plane[c];
+    const bool filtered = is_filtered(shape.mcu_across / from.across, shape.mcu_down / from.down,
+                                      divide_up(shape.width * from.across, shape.mcu_across));
     const auto axis = [&](int blocks, int pixels_of_mcu, int pixels) {
       const int num = blocks * from.size, den = pixels_of_mcu;
-      return JpegPlanes::Axis{num, den, divide_up(pixels * num, den),
-                              scale == DCTSIZE && num < den};
+      const bool upsampled = scale == DCTSIZE && num < den;
+      return JpegPlanes::Axis{num, den, divide_up(pixels * num, den), upsampled && filtered,
+                              upsampled && !filtered};
     };
     JpegPlanes::Plane& plane = planes.plane[c];
     plane.across = axis(from.across, across, shape.width);
@@ -97,10 +122,13 @@ JpegPlanes plan_planes(const PlaneShape& shape, const Box& crop, int scale) {
 }
 
 PlaneShape JpegDecoder::plane_shape() const {
-  PlaneShape shape{info_.num_components,    width_,
-                   int(info_.image_height), mcu_blocks_across(info_),
-                   mcu_blocks_down(info_),  {}};
-  for (int c = 0; c < info_.num_components; ++c)
+  PlaneShape shape{std::min(info_.num_components, 3),
+                   width_,
+                   int(info_.image_height),
+                   mcu_blocks_across(info_),
+                   mcu_blocks_down(info_),
+                   {}};
+  for (int c = 0; c < shape.components; ++c)
     shape.plane[c] = {blocks_across(info_, c), blocks_down(info_, c),
                       scaled_block_size(info_.comp_info[c])};
   return shape;
@@ -117,6 +145,13 @@ std::optional<JpegPlanes> JpegDecoder::begin_planes(const std::string& where, co
   bands_to_skip_ = planes.first_band;
   band_ = planes.first_band;
   if (!begin_scan(where, segments, points)) return std::nullopt;
+  if (has_inks()) {
+    const auto rows = size_t(planes.plane[0].band_rows()),
+               columns = size_t(planes.plane[0].columns);
+    black_.resize(rows * columns);
+    black_rows_.resize(rows);
+    for (size_t y = 0; y < rows; ++y) black_rows_[y] = black_.data() + y * columns;
+  }
   return planes;
 }
 
@@ -166,6 +201,16 @@ void JpegDecoder::transform_row(int c, JDIMENSION row, uint8_t* const* out) {
 }
 
 bool JpegDecoder::read_band(const std::string& where, uint8_t* const* const rows[3]) {
+  if (!has_inks()) return read_components(where, rows);
+  uint8_t* const* const all[4] = {rows[0], rows[1], rows[2], black_rows_.data()};
+  if (!read_components(where, all)) return false;
+  for (size_t y = 0; y < black_rows_.size(); ++y)
+    inks_to_rgb({rows[0][y], rows[1][y], rows[2][y], black_rows_[y]},
+                black_.size() / black_rows_.size());
+  return true;
+}
+
+bool JpegDecoder::read_components(const std::string& where, uint8_t* const* const* rows) {
   if (in_scan_) {
     for (; bands_to_skip_ > 0; --bands_to_skip_)
       if (!scan_.read_band(rows, true)) return false;

@@ -104,8 +104,8 @@ void put_literal(std::span<const std::byte> bytes, std::vector<std::byte>& note)
   }
 }
 
-// The operations for a marker of the original. Its tables may be in markers of their own in the
-// stored file.
+// The operations for a marker of the original. Its tables, if they differ, may be in markers of
+// their own in the stored file.
 void put_operations(std::span<const std::byte> segment, const std::vector<NotePart>& parts,
                     std::vector<std::byte>& note) {
   const auto find = [&](const auto& fits) {
@@ -113,7 +113,9 @@ void put_operations(std::span<const std::byte> segment, const std::vector<NotePa
   };
   const size_t same = find([&](const NotePart& part) { return std::ranges::equal(part, segment); });
   if (same < parts.size()) return note.push_back(std::byte(kWholePart + same));
-  size_t literal = 0, at = kLead;
+  const int marker = byte_at(segment, 1);
+  const bool has_tables = marker == kHuffmanTables || marker == kQuantTables;
+  size_t literal = 0, at = has_tables ? kLead : segment.size();
   while (at < segment.size()) {
     const auto rest = as_text(segment.subspan(at));
     const size_t begins = find([&](const NotePart& part) {
@@ -136,7 +138,8 @@ void put_operations(std::span<const std::byte> segment, const std::vector<NotePa
 bool add_restore_note(const RestoreNote& note, int width, std::vector<std::byte>& stored) {
   const NotedHeader header = read_noted_header(stored, width);
   constexpr size_t kMost = 0xffff;
-  if (header.scan_place == 0 || note.after.size() > kMost) return false;
+  constexpr size_t kMostAfter = 512;  // a reader of some rows fetches them too
+  if (header.scan_place == 0 || note.after.size() > kMostAfter) return false;
   std::vector<std::byte> marker(kLead + kNoteName.size() + kNoteHead);
   std::byte* const head = marker.data() + kLead + kNoteName.size();
   std::memcpy(marker.data() + kLead, kNoteName.data(), kNoteName.size());
@@ -144,7 +147,8 @@ bool add_restore_note(const RestoreNote& note, int width, std::vector<std::byte>
   std::memcpy(head + 1, &note.checksum, sizeof note.checksum);
   const std::span<const std::byte> original(note.header);
   walk_markers(original, [&](int, size_t place, size_t end) {
-    put_operations(original.subspan(place, end - place), header.parts, marker);
+    if (marker.size() <= kMost)
+      put_operations(original.subspan(place, end - place), header.parts, marker);
   });
   marker.push_back(std::byte(kNoteEnd));
   marker.insert(marker.end(), note.after.begin(), note.after.end());

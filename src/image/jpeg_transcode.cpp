@@ -156,7 +156,8 @@ void JpegDecoder::transcode(const std::string& where, int width, int restart,
 bool JpegDecoder::transcode_like(const std::string& where, const JpegDecoder& like,
                                  std::vector<std::byte>& out) {
   const jpeg_decompress_struct& from = like.info_;
-  if (from.num_components != info_.num_components || from.comps_in_scan != from.num_components ||
+  if (from.progressive_mode || from.arith_code || from.data_precision != info_.data_precision ||
+      from.num_components != info_.num_components || from.comps_in_scan != from.num_components ||
       from.image_width > info_.image_width || from.image_height != info_.image_height)
     return false;
   for (int c = 0; c < from.num_components; ++c)

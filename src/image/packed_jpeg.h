@@ -29,8 +29,12 @@ struct UnpackArguments {
   ImageSize size;
   // [unpack_teams(count)][unpack_scratch_bytes(size)], aligned to 16 bytes.
   uint8_t* scratch = nullptr;
-  uint8_t* out = nullptr;     // [count][size.height][size.width][3]; not in `memory`
+  // [count][size.height][size.width][3] of format.type or, if `planar`, [count][3][size.height]
+  // [size.width]; not in `memory`. Aligned to a value.
+  uint8_t* out = nullptr;
   uint8_t* failed = nullptr;  // [count]; set to 1 if the data are irregular, else to 0
+  PixelFormat format = {};    // of `out`
+  bool planar = false;
 };
 
 // Teams that decode a batch; each decodes one image after another.
@@ -47,7 +51,7 @@ SATURATE_HOST_DEVICE constexpr size_t unpack_scratch_bytes(const ImageSize& size
 }
 
 // One team; uses the scratch memory of the first. Data may be anything: a packed JPEG that is
-// irregular sets `failed`, and its pixels to 0.
+// irregular sets `failed`, and its pixels to black.
 void unpack_jpegs_cpu(const UnpackArguments& batch);
 // Enqueues the work on `stream`, a cudaStream_t. Fails with kRun if that is refused.
 void unpack_jpegs_cuda(const UnpackArguments& batch, void* stream);

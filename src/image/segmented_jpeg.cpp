@@ -305,11 +305,11 @@ bool JpegSegmenter::cut(std::span<const std::byte> file, int mcus, std::vector<s
 
 // The open image's entropy-coded data as a file with that header has them; empty if it cannot have
 // them.
-std::span<const std::byte> JpegSegmenter::scan_like(std::span<const std::byte> header,
+std::span<const std::byte> JpegSegmenter::scan_like(std::span<const std::byte> header, int width,
                                                     const std::string& where) {
   const CodecSession session(header_);
   try {
-    header_.open(header, where);
+    if (header_.open(header, where).width != width) return {};
   } catch (const Error&) {
     return {};
   }
@@ -327,7 +327,7 @@ bool JpegSegmenter::add_note(std::span<const std::byte> file, int width) {
   JpegFrame frame;
   if (!read_jpeg_frame(file, frame)) return false;
   const auto header = file.first(frame.scan_at), rest = file.subspan(frame.scan_at);
-  const auto scan = scan_like(header, "");
+  const auto scan = scan_like(header, width, "");
   if (scan.empty() || !as_text(rest).starts_with(as_text(scan))) return false;
   const RestoreNote note{
       {header.begin(), header.end()}, rest.subspan(scan.size()), checksum_of(file)};
@@ -344,7 +344,7 @@ void JpegSegmenter::join(std::span<const std::byte> bytes, int width, int height
   if (int64_t{frame.width} * frame.height > Decoder::kDefaultMaxPixels)
     fail_image("JPEG in segments has a frame of too many pixels", where);
   if (const auto note = read_restore_note(segmented_.file(), width)) {
-    const auto scan = scan_like(note->header, where);
+    const auto scan = scan_like(note->header, width, where);
     out = note->header;
     out.insert(out.end(), scan.begin(), scan.end());
     out.insert(out.end(), note->after.begin(), note->after.end());

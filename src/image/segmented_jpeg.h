@@ -89,7 +89,7 @@ class JpegSegmenter {
   // no wider than a segment. `exact`: adds a note for join() to return the same bytes, if possible.
   bool cut(std::span<const std::byte> file, int mcus, std::vector<std::byte>& out, int& width,
            int& height, bool exact = false);
-  // Whether the last cut() has added the note.
+  // Whether the last cut() that returned true has added the note.
   bool is_exact() const { return is_exact_; }
   // Writes a JPEG file without segments or padding: by the note, if it has a valid one, the bytes
   // of the original. Fails with kData on invalid bytes.
@@ -98,7 +98,8 @@ class JpegSegmenter {
 
  private:
   bool add_note(std::span<const std::byte> file, int width);
-  std::span<const std::byte> scan_like(std::span<const std::byte> header, const std::string& where);
+  std::span<const std::byte> scan_like(std::span<const std::byte> header, int width,
+                                       const std::string& where);
 
   JpegDecoder decoder_{JpegDecoder::Markers::kAll};
   JpegDecoder header_;  // of the original

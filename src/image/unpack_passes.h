@@ -1,5 +1,5 @@
 // Decodes packed JPEGs by teams of threads, one image after another: the results of
-// FastDecoder::read(), bit for bit. Compiled by nvcc too.
+// FastDecoder::read(), bit for bit, or of convert_pixels() on them. Compiled by nvcc too.
 //
 // Tables are made in the team's memory. Then each thread decodes parts of the entropy-coded data to
 // samples in the scratch memory, which holds some rows of MCUs at a time; these are resized to the
@@ -253,20 +253,18 @@ SATURATE_HOST_DEVICE bool decode_image(const Team& team, const UnpackTask& task,
   return true;
 }
 
+// The pixels in memory or, of a JPEG that failed, black ones.
 template <class Team>
-SATURATE_HOST_DEVICE void clear_pixels(const Team& team, const UnpackTask& task) {
-  for (int i = team.first(); i < static_cast<int>(pixel_bytes(task.size)); i += team.step())
-    task.out[i] = 0;
-}
-
-template <class Team>
-SATURATE_HOST_DEVICE void copy_pixels(const Team& team, const UnpackTask& task) {
+SATURATE_HOST_DEVICE void copy_pixels(const Team& team, const UnpackTask& task, bool black) {
   const auto* const in = reinterpret_cast<const uint8_t*>(task.from);
-  const int count = static_cast<int>(pixel_bytes(task.size)), head = bytes_before(task.out);
-  in_chunks<kWidestAccess>(
-      team, count, is_multiple(in + head, kWidestAccess) ? head : count,
-      [&](int i) { task.out[i] = in[i]; },
-      [&](int i) { store_piece(load_piece<kWidestAccess>(in + i), task.out + i); });
+  if (!black && task.batch.format.type == PixelType::kUint8)
+    return copy_levels(team, in, static_cast<int>(pixel_bytes(task.size)), task.out);
+  SATURATE_ONE_COPY
+  for (int i = team.first(); i < task.size.area(); i += team.step()) {
+    uint8_t rgb[3];
+    for (int c = 0; c < 3; ++c) rgb[c] = black ? uint8_t{0} : in[ptrdiff_t{i} * 3 + c];
+    store_pixel(task, i, rgb);
+  }
 }
 
 // Whether the packed JPEG was decoded; the same for all threads.
@@ -295,14 +293,15 @@ template <class Team>
 SATURATE_HOST_DEVICE void unpack_image(const Team& team, const UnpackArguments& batch,
                                        int64_t index, uint8_t* scratch, UnpackState& state) {
   const PackedPlace place = batch.places[index];
-  const UnpackTask task{batch.memory + place.at * PackedPlace::kUnit, place.bytes, batch.size,
-                        scratch, batch.out + index * static_cast<int64_t>(pixel_bytes(batch.size))};
-  bool ok = true;
-  if (place.bytes == 0)
-    copy_pixels(team, task);
-  else
-    ok = unpack_jpeg(team, task, state);
-  if (!ok) clear_pixels(team, task);
+  const auto bytes = static_cast<int64_t>(pixel_bytes(batch.size) * bytes_of(batch.format.type));
+  const UnpackTask task{batch.memory + place.at * PackedPlace::kUnit,
+                        place.bytes,
+                        batch.size,
+                        scratch,
+                        batch,
+                        batch.out + index * bytes};
+  const bool ok = place.bytes == 0 || unpack_jpeg(team, task, state);
+  if (place.bytes == 0 || !ok) copy_pixels(team, task, /*black=*/!ok);
   if (team.first() == 0) batch.failed[index] = ok ? 0 : 1;
 }
 

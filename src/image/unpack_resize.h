@@ -1,8 +1,10 @@
 // The last steps of unpacking (image/unpack_passes.h): decoded rows to output pixels, as
-// fast_plain.cpp computes them. Also the state that all steps share. Compiled by nvcc too.
+// fast_plain.cpp computes them, in the batch's type and layout. Also the state that all steps
+// share. Compiled by nvcc too.
 #pragma once
 
 #include "image/fast_kernels.h"
+#include "image/finish_passes.h"
 #include "image/unpack_bits.h"
 
 namespace saturate {
@@ -23,6 +25,7 @@ struct UnpackTask {
   uint32_t bytes;  // of a packed JPEG
   ImageSize size;  // of the output; unpack_jpeg() swaps it if columns are decoded as rows
   uint8_t* scratch;
+  const UnpackArguments& batch;
   uint8_t* out;
 };
 
@@ -30,6 +33,30 @@ struct UnpackTask {
 SATURATE_HOST_DEVICE inline int64_t pixel_place(const ImageSize& size, uint8_t turn, int x, int y) {
   if (turn & kPackedReversed) y = size.height - 1 - y;
   return turn & kPackedColumns ? int64_t{x} * size.height + y : int64_t{y} * size.width + x;
+}
+
+template <PixelType kType>
+SATURATE_HOST_DEVICE inline void store_channels(const Normalize& by, const uint8_t* rgb,
+                                                int64_t first, int step, uint8_t* out) {
+  for (int c = 0; c < 3; ++c) store_finished<kType>(by, c, rgb[c], out, first + int64_t{c} * step);
+}
+
+// `place`: the pixel's output index.
+SATURATE_HOST_DEVICE inline void store_pixel(const UnpackTask& task, int64_t place,
+                                             const uint8_t* rgb) {
+  const Normalize& by = task.batch.format.normalize;
+  const PixelType type = task.batch.format.type;
+  const bool planar = task.batch.planar;
+  const int64_t first = planar ? place : place * 3;
+  const int step = planar ? task.size.area() : 1;
+  if (type == PixelType::kUint8)
+    store_channels<PixelType::kUint8>(by, rgb, first, step, task.out);
+  else if (type == PixelType::kBfloat16)
+    store_channels<PixelType::kBfloat16>(by, rgb, first, step, task.out);
+  else if (type == PixelType::kFloat16)
+    store_channels<PixelType::kFloat16>(by, rgb, first, step, task.out);
+  else
+    store_channels<PixelType::kFloat32>(by, rgb, first, step, task.out);
 }
 
 // Four columns of output row y of a plane, before they are resized across, as blend_rows().
@@ -94,8 +121,9 @@ SATURATE_HOST_DEVICE void resize_rows(const Team& team, const UnpackTask& task, 
       int level[3] = {0, 128, 128};
       for (int c = 0; c < plan.planes; ++c)
         level[c] = gathered_level(task, state, plan.plane[c], row, x);
-      store_rgb(level[0], level[1], level[2],
-                task.out + pixel_place(task.size, state.packed.turn, x, begin + y) * 3);
+      uint8_t rgb[3];
+      store_rgb(level[0], level[1], level[2], rgb);
+      store_pixel(task, pixel_place(task.size, state.packed.turn, x, begin + y), rgb);
     }
     team.wait();
   }

@@ -1,6 +1,7 @@
 #include "store/bucket_list.h"
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_set>
 #include <utility>
 
@@ -16,7 +17,6 @@ constexpr size_t kMostPage = 8 << 20;       // bytes of a reply of 1,000 keys
 constexpr uint64_t kMostKeys = 50'000'000;  // of a source
 constexpr int kMostEmptyPages = 1'000;      // one after the other
 constexpr size_t kMostKey = 1'024;          // bytes; S3's limit
-constexpr int kListStall = 5;               // seconds: all others wait for a page that is late
 
 [[noreturn]] void fail_list(const std::string& what, const std::string& where) {
   fail(ErrorKind::kRun, what, where, "Check the endpoint: it must be that of an S3 service");
@@ -96,7 +96,7 @@ ListPage BucketList::page(const std::string& prefix, bool by_folder, const std::
   call.is_signed = true;
   call.for_google = place_.bucket.is_google;
   call.request.most = kMostPage;
-  call.request.stall_s = kListStall;
+  call.request.stall_s = stall_s_;
   call.request.region = place_.bucket.region;
   // In the order of the names, which the signature requires.
   call.request.url = place_.bucket.url + "?" +
@@ -104,6 +104,8 @@ ListPage BucketList::page(const std::string& prefix, bool by_folder, const std::
                      (by_folder ? "delimiter=%2F&" : "") +
                      "encoding-type=url&list-type=2&prefix=" + encode_query(prefix);
   const HttpReply reply = calls_.call(call);
+  const int longer = int(std::ceil(2 * reply.first_byte_s));
+  if (longer > stall_s_) stall_s_ = longer;
   require_good(call, reply, "list the bucket");
   return parse_list_page(text_of(reply), name_);
 }

@@ -52,6 +52,7 @@ class BucketList {
   const BucketPlace place_;
   const std::string name_;
   std::atomic<uint64_t> keys_{0};
+  std::atomic<int> stall_s_{5};  // all others wait for a page that is late; more if pages take long
 };
 
 }  // namespace saturate

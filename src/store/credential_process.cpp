@@ -23,7 +23,9 @@ namespace {
 constexpr size_t kMostOutput = 64 << 10;  // bytes
 constexpr auto kMostTime = std::chrono::seconds(60);
 constexpr auto kMostEndTime = std::chrono::seconds(5);  // after the end of its output
-constexpr const char* kRemedy = "Run the command, and check that it prints keys as JSON, version 1";
+constexpr const char* kRemedy =
+    "Run the command, and check that it prints keys as JSON, version 1; if its session has ended, "
+    "sign in again (aws sso login)";
 
 [[noreturn]] void fail_process(const std::string& what, const std::string& origin) {
   fail(ErrorKind::kRun, what, origin, kRemedy);
@@ -42,9 +44,9 @@ struct Pipe {
   }
 };
 
-// A shell that runs the command in a separate process group; its output goes to `out`, and its
-// messages nowhere, because they may hold keys. It blocks no signals, as this thread may do, and
-// SIGPIPE ends it, also if this process ignores it.
+// A shell that runs the command in a separate session, so that it cannot ask on the terminal. Its
+// output goes to `out`, and its messages nowhere, because they may hold keys. It blocks no signals,
+// as this thread may do, and SIGPIPE ends it, also if this process ignores it.
 pid_t start_shell(const std::string& command, int out, const std::string& origin) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -59,7 +61,7 @@ pid_t start_shell(const std::string& command, int out, const std::string& origin
   sigaddset(&signals, SIGPIPE);
   posix_spawnattr_setsigdefault(&attributes, &signals);
   posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+                           POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
   std::string words[] = {"sh", "-c", command};
   char* pointers[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
   pid_t child = 0;

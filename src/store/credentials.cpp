@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <sstream>
@@ -151,8 +152,11 @@ std::string way_to_sign_in(const Profile& profile, const std::optional<Credentia
 
 bool has_aws_command() {
   return std::ranges::any_of(
-      split_text(environment_value("PATH"), ':'),
-      [](const std::string& folder) { return ::access((folder + "/aws").c_str(), X_OK) == 0; });
+      split_text(environment_value("PATH"), ':'), [](const std::string& folder) {
+        std::error_code error;
+        const std::string file = folder + "/aws";
+        return std::filesystem::is_regular_file(file, error) && ::access(file.c_str(), X_OK) == 0;
+      });
 }
 
 // Google refuses requests with other keys, also for public objects.

@@ -1,4 +1,6 @@
-// The cost of packed JPEGs in a step on a GPU: one launch and one small copy, and no wait.
+// The cost of packed JPEGs in a step on a GPU: one launch, none without effects, one small copy,
+// and no wait.
+#include "saturate/feed.h"
 #include "tests/fake_cuda/host_testing.h"
 #include "tests/fake_cuda/stream_watch.h"
 #include "tests/packed_testing.h"
@@ -54,15 +56,57 @@ TEST_F(PackedBudget, ABatchHasOneLaunchAndOneCopyMore) {
   }
 }
 
+// One kernel makes the batch from the crops' parts, in either layout, and no batch of bytes exists.
+// With effects there are two of them: as decoded, and a spare one.
+TEST_F(PackedBudget, WithoutEffectsABatchIsOneLaunch) {
+  const auto data = open_dataset(env(), shard_);
+  const LoaderOptions options = packing_options(true);
+  const auto batches = int64_t((data->size() + options.batch - 1) / options.batch);
+  const at::Device gpu(at::kCUDA, 0);
+  auto* const allocator = c10::cuda::CUDACachingAllocator::get();
+  AugmentOptions augment;
+  augment.size = 96;
+  augment.crop = CropKind::kRandomResized;
+  int64_t bytes = 0;
+  const auto counts_of_epoch = [&](double rotate, bool channels_last) {
+    augment.rotate = rotate;
+    Loader loader(*data, options, augment, batch_allocator(gpu));
+    Ledger ledger(env());
+    Feeder feeder(loader, gpu, channels_last, ledger, augment);
+    feeder.start_epoch(0);
+    const auto allocated = [&] {
+      return allocator->getDeviceStats(0).allocated_bytes[0].allocated;
+    };
+    bytes = -allocated();
+    const Counts before = counts_now();
+    for (DeviceBatch batch; feeder.next(batch);) continue;
+    bytes += allocated();
+    return counts_now() - before;
+  };
+  const Counts two = counts_of_epoch(20, true);
+  const int64_t two_bytes = bytes;
+  EXPECT_EQ(of(two, Count::kTwins), 2 * batches) << to_text(two);
+  for (const bool channels_last : {true, false}) {
+    const Counts one = counts_of_epoch(0, channels_last);
+    EXPECT_EQ(of(one, Count::kTwins), batches) << to_text(one);
+    EXPECT_EQ(of(one, Count::kLaunches), batches) << to_text(one);
+    EXPECT_EQ(of(one, Count::kPinnedCopies) + of(one, Count::kPageableCopies),
+              of(two, Count::kPinnedCopies) + of(two, Count::kPageableCopies));
+    EXPECT_GE(two_bytes - bytes, 2 * int64_t(data->size()) * 96 * 96 * 3);
+  }
+}
+
 // Without a pipeline, where the batches in flight do not depend on the loader's speed; at an
 // epoch's ends other work may allocate.
 TEST_F(PackedBudget, ASettledStepAllocatesNothing) {
-  const HostRun gpu = run("gpu", {"pipeline.copy=false", "data.decode_device=cuda"});
-  ASSERT_EQ(gpu.result.steps, kHostSteps);
-  constexpr size_t kStepsOfEpoch = 5;
-  for (size_t i = kSettled; i < kSteadyEnd; ++i) {
-    if (i % kStepsOfEpoch == 0 || (i + 1) % kStepsOfEpoch == 0) continue;
-    EXPECT_EQ(of(gpu.steps[i], Count::kDeviceAllocations), 0) << "step " << i + 1;
+  for (const char* effects : {"augment.rotate=20", "augment.rotate=0"}) {
+    const HostRun gpu = run(effects, {"pipeline.copy=false", "data.decode_device=cuda", effects});
+    ASSERT_EQ(gpu.result.steps, kHostSteps);
+    constexpr size_t kStepsOfEpoch = 5;
+    for (size_t i = kSettled; i < kSteadyEnd; ++i) {
+      if (i % kStepsOfEpoch == 0 || (i + 1) % kStepsOfEpoch == 0) continue;
+      EXPECT_EQ(of(gpu.steps[i], Count::kDeviceAllocations), 0) << effects << ", step " << i + 1;
+    }
   }
 }
 
@@ -72,7 +116,10 @@ TEST_F(PackedBudget, StreamsAreUsedCorrectly) {
       {"pipeline.copy=false"},
       {"pipeline.copy=true", "debug.checks=streams"},
       {"pipeline.copy=true", "pipeline.augment=true", "debug.checks=streams"},
-      {"pipeline.copy=true", "train.graph=auto"}};
+      {"pipeline.copy=true", "train.graph=auto"},
+      {"augment.rotate=0", "pipeline.copy=true", "debug.checks=streams"},
+      {"augment.rotate=0", "pipeline.copy=true", "pipeline.augment=true", "debug.checks=streams"},
+      {"augment.rotate=0", "pipeline.copy=true", "train.graph=auto"}};
   for (size_t i = 0; i < cases.size(); ++i) {
     std::vector<std::string> settings = cases[i];
     settings.push_back("data.decode_device=cuda");
@@ -80,7 +127,7 @@ TEST_F(PackedBudget, StreamsAreUsedCorrectly) {
     const HostRun found = run("run" + std::to_string(i), settings);
     EXPECT_EQ(found.result.steps, kHostSteps);
     for (const std::string& finding : watch.take_findings())
-      ADD_FAILURE() << cases[i].back() << ": " << finding;
+      ADD_FAILURE() << cases[i].front() << " " << cases[i].back() << ": " << finding;
   }
 }
 

@@ -12,7 +12,7 @@ namespace saturate::testing {
 size_t fuzz_unpack(std::span<const std::byte> bytes);
 
 // Decodes a crop of a sound JPEG in segments that `bytes` change in the same way, and joins one
-// whose header they change, in which the note of the original is. Returns whether it was decoded.
+// after changing its header, which holds the note of the original. Returns whether it was decoded.
 // Throws std::logic_error if an error is not of kind kData.
 size_t fuzz_segments(std::span<const std::byte> bytes);
 

@@ -337,8 +337,8 @@ def main():
             commit = each.measure(arguments.seconds)["commit"]
     rows = [with_spread(row, found) for (row, _), found in zip(built, values)]
     rows += [with_spread(row, found) for each in ours for row, found in each.rows.values()]
-    versions = {each.name.lower(): each.version for each in importlib.metadata.distributions()
-                if each.name.lower().startswith(PACKAGES) and each.name.lower() != "torchmetrics"}
+    versions = {name.lower(): each.version for each in importlib.metadata.distributions()
+                if (name := each.name) and name.lower().startswith(PACKAGES) and name.lower() != "torchmetrics"}
     write("loader_peers", rows, arguments.json, commit, versions=versions)
 
 

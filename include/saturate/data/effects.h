@@ -77,6 +77,9 @@ void set_affine(const AffineSpec& spec, Effect& effect);
 // Drawn like torchvision's RandomAffine.
 AffineSpec draw_affine(const AugmentOptions& options, const SampleKey& key);
 
+// Whether training samples may have effects.
+bool has_effects(const AugmentOptions& options);
+
 // The effects of one training sample, in this order: affine, the policy's, brightness, contrast,
 // saturation, hue, grey, blur, noise, erase. Each operation has its own random stream, so enabling
 // one does not change the others' draws. REQUIRES: options.size is set.

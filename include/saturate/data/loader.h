@@ -124,6 +124,8 @@ struct Batch {
   // With LoaderOptions::packs: pixels, or a packed JPEG, are where BatchSample::stored says, and
   // not one sample after the other. The places depend on the threads' speed.
   bool packs = false;
+  // With `packs`: samples have no effects, so that the Feeder's decoding normalises too.
+  bool decoding_finishes = false;
   std::shared_ptr<const std::vector<BatchColumn>> columns;  // of tensors; else null
   // With LoaderOptions::masks: uint8 [count, height, width], the class of each pixel, kIgnoredClass
   // outside the image.

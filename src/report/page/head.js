@@ -12,7 +12,7 @@ function epochs(run) {
 function stateBadge(run) {
   const [text, classes] = {
     running: ['still running', ' running'], stopped: ['stopped without an end', ' stopped'],
-    ended: run.ended_by || isEarly(run) ? ['ended early', ' stopped'] : ['finished', ''],
+    ended: run.ended_by ? ['ended', ' stopped'] : isEarly(run) ? ['ended early', ' stopped'] : ['finished', ''],
   }[run.state];
   return el('span', {class: `state${classes}`}, text);
 }
