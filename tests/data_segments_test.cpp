@@ -83,8 +83,11 @@ TEST_F(Segments, PackingAgainReturnsTheOriginalFiles) {
   options.verify = true;
   pack(*folder, "shard:" + (dir / "s.shard"), options);
   const auto shard = open_dataset(env(), "shard:" + (dir / "s.shard"));
-  pack(*shard, "tar:" + (dir / "t.tar"));
-  pack(*shard, "lmdb:" + (dir / "l"));
+  for (const std::string& out : {"tar:" + (dir / "t.tar"), "lmdb:" + (dir / "l")}) {
+    const PackReport report = pack(*shard, out);
+    EXPECT_EQ(report.joined, 20u);
+    EXPECT_EQ(report.exact, 16u);  // the others are progressive
+  }
   write_dataset(env(), *shard, dir / "files", 2);
   Decoder decoder;
   Sample sample;

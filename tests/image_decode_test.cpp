@@ -84,6 +84,25 @@ TEST(Decoder, ProbeReturnsStoredComponents) {
   EXPECT_EQ(components("rgba.png"), 4);
 }
 
+TEST(Decoder, JpegsOfEightComponentsAreAnErrorForProbeToo) {
+  std::string file("\xff\xd8\xff\xc0\0\x20\x08\0\x10\0\x10\x08", 12);
+  for (char i = 1; i <= 8; ++i) file += std::string{i, '\x11', '\0'};
+  file += std::string("\xff\xda\0\x08\x01\x01\0\0\x3f\0\0\xff\xd9", 13);
+  const auto reason = [&](auto use) -> std::string {
+    try {
+      use();
+    } catch (const Error& error) {
+      return error.reason();
+    }
+    return "";
+  };
+  const auto bytes = bytes_of(file);
+  Image image;
+  for (const std::string& found : {reason([&] { Decoder().probe(bytes, "a.jpg"); }),
+                                   reason([&] { Decoder().decode(bytes, "a.jpg", image); })})
+    EXPECT_EQ(found, "JPEG has 8 components, not 1, 3 or 4");
+}
+
 TEST(Decoder, EmptyFileIsAnError) {
   EXPECT_EQ(decode_error({}).reason(), "file is empty");
 }

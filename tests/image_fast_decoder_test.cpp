@@ -192,8 +192,7 @@ TEST(FastDecoder, RareKindsUseTheExactPath) {
   EXPECT_FALSE(decoder.open(golden_input("rgb.png"), "png"));
   const Image picture = test_picture(64, 64);
   for (const JpegKind& kind :
-       {JpegKind{"two components", JCS_UNKNOWN},
-        JpegKind{.name = "ycck_422", .space = JCS_YCCK, .across = 2, .last_as_first = true},
+       {JpegKind{.name = "ycck_422", .space = JCS_YCCK, .across = 2, .last_as_first = true},
         JpegKind{"arithmetic", JCS_YCbCr, 1, 1, false, 0, true}})
     EXPECT_FALSE(decoder.open(encode_as(picture, kind), kind.name)) << kind.name;
   EXPECT_FALSE(decoder.open(encode_as(test_picture(101, 100), kFastKinds[2]), "large"));

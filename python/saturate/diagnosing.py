@@ -169,8 +169,13 @@ def conclude(session: Session) -> Diagnosis:
         skipped.append(("all of them", why))
     is_short = any(why.startswith(NO_TIME) for _, why in skipped) or session.pace is None
     found = causes(worth)
-    if not (worth or uncertain or is_short):
-        found = _input_limit(session, measured)
+    limit = _input_limit(session, measured)
+    if limit and is_short and not any(each.is_input for each in measured):  # there was no time for the obvious
+        if limit[0].interval[0] > max([CLEAR, *map(_ratio, worth)]):
+            found = limit + found
+            skipped = [each for each in skipped if each[0] != limit[0].name]  # it is in one list only
+    elif not (worth or uncertain or is_short):
+        found = limit
         idle = [each for each in idle if each.name not in [cause.name for cause in found]]  # it is in one list only
     verdict = "cause" if found else "undecided" if uncertain or is_short else "healthy"
     return Diagnosis(verdict, session.pace.steps_per_s if session.pace else None, found, causes(uncertain),

@@ -137,9 +137,9 @@ class GroupArm(Arm):
 
 
 class GroupTurns(Agreement):
-    """Interleaves the loop and its steps without all-reduce. Every process makes the same number of steps: rank 0 says how many.
-    Without all-reduce nobody waits, so that a step takes a process's own time. `looking`: the change in turns of the
-    loop as it is."""
+    """Interleaves the loop and its steps without all-reduce. Every process makes the same number of steps, as rank 0
+    says. Without all-reduce nobody waits, so that a step takes a process's own time. `looking`: the change in turns of
+    the loop as it is."""
 
     def __init__(self, torch: Any, turns: Turns, groups: Sequence[Any], arm: Arm,
                  looking: Change = contextlib.nullcontext) -> None:

@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple, Union
 
 from ._core import Error
 from ._core import Loader as _Core
@@ -371,6 +371,8 @@ class Loader:
         """The next iteration continues at this position. A current one ends: its next() raises Error, since its batches
         would not be those after this position. Raises Error if the state is of another number of samples, batch or
         seed: use set_epoch(state["epoch"]) then."""
+        if not isinstance(state, Mapping) or not {"epoch", "batch"} <= state.keys():
+            raise Error(f"not a state of a saturate.Loader ({type(state).__name__}). Give what state_dict() returned")
         at = Place(*(_position(name, state[name]) for name in ("epoch", "batch")))
         for name, own in self._order().items():
             if state.get(name, own) != own:

@@ -96,6 +96,8 @@ def first_line(failure: BaseException) -> str:
     if isinstance(failure, SystemExit) and isinstance(failure.code, int):
         return f"exit code {failure.code}"
     lines = str(failure).strip().splitlines()
+    if lines and lines[0].startswith("Caught ") and "DataLoader worker" in lines[0]:
+        return lines[-1]  # of the worker's traceback
     return lines[0] if lines else type(failure).__name__
 
 

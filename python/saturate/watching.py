@@ -35,7 +35,7 @@ def _reason(failure: Optional[BaseException]) -> Optional[str]:
     name = line = type(failure).__name__
     with contextlib.suppress(Exception):  # of its __str__()
         line = first_line(failure)
-    return shown(name if line == name else f"{name}: {line}")[:LONGEST_REASON]
+    return shown(line if line == name or line.startswith(f"{name}:") else f"{name}: {line}")[:LONGEST_REASON]
 
 
 class Watch(StepCounter):
@@ -311,7 +311,7 @@ def watch(loader: Any = None, *, out: Union[str, os.PathLike[str], None] = None,
 
 @atexit.register
 def _close_all() -> None:
-    # Python has noted the exception that ends the program, unless it is SystemExit; an interactive one goes on after it.
+    # Python has noted the exception that ends the program, unless it is SystemExit. An interactive one goes on.
     failure = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     for one in list(_active):
         if one._clock.thread is not None:  # not in a forked process

@@ -170,7 +170,7 @@ def test_a_slow_input_without_arguments_is_inferred():
 
 
 def test_too_little_time_is_undecided():
-    found = Loop(load=0.05).diagnose(seconds=1e-3)
+    found = Loop().diagnose(seconds=1e-3)
     assert found.verdict == "undecided" and any("time" in why for _, why in found.skipped)
 
 

@@ -19,6 +19,7 @@ from saturate.patches import calls_of, without_calls  # noqa: E402
 from saturate.step_what_ifs import _move_counts, step_what_ifs  # noqa: E402
 from saturate.observing import Observation  # noqa: E402
 from saturate.turns import Arm, Gain, Remedy, WhatIf  # noqa: E402
+from timed_loop import Loop, names  # noqa: E402
 
 
 class ImageFolder(Dataset):
@@ -317,3 +318,15 @@ def test_an_error_comes_before_a_change_with_a_price():
     Session.start_share = 0.5  # half of an epoch is its beginning
     first, second = conclude(Session).causes  # no longer clear
     assert first.name == "autocast-bf16" and second.gain == pytest.approx(1 / (0.5 + 0.5 / 1.5))
+
+
+def test_without_time_for_any_change_of_the_input_its_limit_is_the_cause():
+    found = Loop(load=0.02, compute=0.02).diagnose(seconds=2)
+    assert found.verdict == "cause" and names(found.causes) == ["data-loading"]
+    assert found.causes[0].gain == pytest.approx(9, rel=0.01) and "data-loading" not in dict(found.skipped)
+
+
+def test_what_can_gain_most_is_measured_first():
+    loop = Loop(load=0.02, compute=0.02, extra=lambda _: torch.rand(10).tolist())
+    found = loop.diagnose(seconds=8)  # enough for one
+    assert names(found.causes) == ["data-loading"] and not found.causes[0].remedy.text.startswith("Load batches")

@@ -174,8 +174,9 @@ def test_sources_that_are_none(source):
 
 def test_states_that_make_no_sense():
     loader = saturate.Loader(SYNTH, batch=16, size=8)
-    with pytest.raises(KeyError):
-        loader.load_state_dict({"epoch": 1})
+    for state in ({"epoch": 1}, {}, None):
+        with pytest.raises(saturate.Error, match="not a state"):
+            loader.load_state_dict(state)
     for state in ({"epoch": -1, "batch": 0}, {"epoch": 0, "batch": -1}, {"epoch": "one", "batch": 0},
                   {"epoch": 2**40, "batch": 0}, {"epoch": 1.0, "batch": 0}):
         with pytest.raises((TypeError, ValueError), match="(epoch|batch)=.*: give"):

@@ -150,6 +150,8 @@ class Unprintable(Exception):
 @pytest.mark.parametrize("failure, text", [
     (ValueError("\nbad https://host/x.shard?X-Amz-Signature=hidden caf\udce9\nmore"),
      "ValueError: bad https://host/x.shard caf\\udce9"),
+    (ValueError("Caught ValueError in DataLoader worker process 1.\nOriginal Traceback:\nValueError: bad sample"),
+     "ValueError: bad sample"),
     (KeyboardInterrupt(), "KeyboardInterrupt"), (SystemExit(3), "SystemExit: exit code 3"), (SystemExit(0), ""),
     (GeneratorExit(), ""), (Unprintable(), "Unprintable")])
 def test_an_exception_that_ends_a_block_is_shown(tmp_path, failure, text):

@@ -189,6 +189,8 @@ std::string packed_text(const Dataset& dataset, const PackOptions& options,
                        dataset.tensors().size(), megabytes,
                        options.verify ? "; read back and compared" : "");
   std::string segments;
+  if (report.joined > 0)
+    segments = fmt::format("; {} joined ({} restored byte for byte)", report.joined, report.exact);
   if (report.segmented > 0)
     segments = fmt::format(" ({} can be restored byte for byte){}", report.exact,
                            options.verify ? ", their pixels compared" : "");
@@ -290,7 +292,8 @@ void add_pack(CLI::App& data, int& exit_code) {
                    "Compare what was written: the pixels of JPEGs before and after splitting, the "
                    "bytes of tensors and objects");
   command.add_flag("--skip-broken", arguments.skip_broken,
-                   "Skip samples that cannot be read or decoded, instead of stopping");
+                   "Skip samples that cannot be read or decoded; without it, reading errors stop "
+                   "the command, and images that are copied are not decoded");
   add_threads(command, arguments.threads);
 }
 

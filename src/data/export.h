@@ -51,9 +51,10 @@ struct PackReport {
   size_t samples = 0;    // written
   size_t copied = 0;     // of those: unchanged
   size_t segmented = 0;  // of those: segmented
-  size_t exact = 0;      // of those: to be restored byte for byte
-  size_t raw = 0;        // of those: stored as pixels
-  uint64_t bytes = 0;    // total of the samples
+  size_t joined = 0;     // of those: segmented before, now plain files
+  size_t exact = 0;    // of the segmented: to be restored byte for byte; of the joined: restored so
+  size_t raw = 0;      // of those: stored as pixels
+  uint64_t bytes = 0;  // total of the samples
   std::vector<SkippedSample> skipped;
 };
 

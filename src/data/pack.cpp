@@ -45,7 +45,7 @@ struct Scratch {
 
 struct Packed {
   Sample sample;
-  bool copied = false, segmented = false, exact = false;
+  bool copied = false, segmented = false, joined = false, exact = false;
   std::string broken;  // why it was left out, if it was
 };
 
@@ -156,7 +156,7 @@ void require_for_tensors(const PackOptions& options, bool is_shard) {
 void prepare_sample(const Dataset& dataset, const PackOptions& options, const Abilities& stores,
                     ScratchPool<Scratch>& pool, size_t i, Packed& out) {
   out.broken.clear();
-  out.segmented = out.exact = false;
+  out.segmented = out.joined = out.exact = false;
   try {
     read_sample(dataset, i, out.sample);
     out.copied = out.sample.encoding == SampleEncoding::kTensors;
@@ -168,7 +168,10 @@ void prepare_sample(const Dataset& dataset, const PackOptions& options, const Ab
       decode_sample(scratch->decoder, out.sample, scratch->image);
     if (stores.segments) cut_into_segments(options, *scratch, out);
     const SampleEncoding encoding = out.sample.encoding;
-    if (!stores.segments) join_segments(out.sample);
+    if (!stores.segments) {
+      out.joined = encoding == SampleEncoding::kSegmented;
+      out.exact = join_segments(out.sample);
+    }
     if (!stores.raw) make_file(out.sample);
     out.copied = out.copied && !out.segmented && out.sample.encoding == encoding;
   } catch (const Error& error) {
@@ -285,6 +288,7 @@ PackReport pack_dataset(Env& env, const Dataset& dataset, const PackOptions& opt
       ++report.samples;
       report.copied += packed.copied;
       report.segmented += packed.segmented;
+      report.joined += packed.joined;
       report.exact += packed.exact;
       report.raw += sample.encoding == SampleEncoding::kRaw;
       report.bytes += sample.bytes.size();

@@ -221,12 +221,14 @@ std::string member_name(const std::vector<std::string>& classes, size_t number,
   return fmt::format("{}/{:08}{}", classes[size_t(sample.label)], number, ending);
 }
 
-void join_segments(Sample& sample) {
-  if (sample.encoding != SampleEncoding::kSegmented) return;
+bool join_segments(Sample& sample) {
+  if (sample.encoding != SampleEncoding::kSegmented) return false;
   std::vector<std::byte> file;
-  JpegSegmenter().join(sample.bytes, sample.width, sample.height, sample.name, file);
+  const bool exact =
+      JpegSegmenter().join(sample.bytes, sample.width, sample.height, sample.name, file);
   sample.bytes = std::move(file);
   sample.encoding = SampleEncoding::kEncoded;
+  return exact;
 }
 
 void make_file(Sample& sample) {

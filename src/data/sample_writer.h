@@ -35,8 +35,9 @@ void check_folder_names(const std::vector<std::string>& classes);
 std::string member_name(const std::vector<std::string>& classes, size_t number,
                         const Sample& sample);
 
-// Converts a segmented JPEG to a plain one, without loss: to the original's bytes if it has a note.
-void join_segments(Sample& sample);
+// Converts a segmented JPEG to a plain one, without loss: to the original's bytes if it has a note;
+// then returns true.
+bool join_segments(Sample& sample);
 
 // The same, and converts raw pixels to PNG.
 void make_file(Sample& sample);

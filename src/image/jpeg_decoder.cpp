@@ -84,11 +84,14 @@ CodecHeader JpegDecoder::open(std::span<const std::byte> bytes, const std::strin
     jpeg_read_header(&info_, TRUE);
   });
   if (!ok) report(where);
+  const int components = info_.num_components;
+  if (components != 1 && components != 3 && components != 4)
+    fail_image("JPEG has " + std::to_string(components) + " components, not 1, 3 or 4", where);
   width_ = static_cast<int>(info_.image_width);
   if (shown > width_) fail_image("JPEG is narrower than its record says", where);
   if (shown > 0) width_ = shown;
   orientation_ = find_orientation();
-  return {width_, static_cast<int>(info_.image_height), info_.num_components, orientation_};
+  return {width_, static_cast<int>(info_.image_height), components, orientation_};
 }
 
 int JpegDecoder::find_orientation() const {
@@ -100,10 +103,7 @@ int JpegDecoder::find_orientation() const {
 }
 
 int JpegDecoder::read(const std::string& where, Image& out) {
-  const int components = info_.num_components;
-  if (components != 1 && components != 3 && components != 4)
-    fail_image("JPEG has " + std::to_string(components) + " components, not 1, 3 or 4", where);
-  const bool cmyk = components == 4;
+  const bool cmyk = info_.num_components == 4;
   info_.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
   info_.dct_method = JDCT_ISLOW;
   info_.do_fancy_upsampling = TRUE;

@@ -60,7 +60,6 @@ bool JpegDecoder::can_read_planes() const {
   if (info_.arith_code || info_.data_precision != 8) return false;
   // Lossless: libjpeg-turbo 3 reads such files, in units of one sample.
   if (scaled_block_size(info_.comp_info[0]) != DCTSIZE) return false;
-  if (info_.jpeg_color_space == JCS_UNKNOWN) return false;
   for (int c = 0; c < info_.num_components; ++c) {
     const int across = info_.comp_info[c].h_samp_factor, down = info_.comp_info[c].v_samp_factor;
     // libjpeg upsamples by whole numbers only.

@@ -334,7 +334,7 @@ bool JpegSegmenter::add_note(std::span<const std::byte> file, int width) {
   return add_restore_note(note, width, file_);
 }
 
-void JpegSegmenter::join(std::span<const std::byte> bytes, int width, int height,
+bool JpegSegmenter::join(std::span<const std::byte> bytes, int width, int height,
                          const std::string& where, std::vector<std::byte>& out) {
   segmented_.open(bytes, width, height, where);
   if (int64_t{width} * height > Decoder::kDefaultMaxPixels)
@@ -348,9 +348,10 @@ void JpegSegmenter::join(std::span<const std::byte> bytes, int width, int height
     out = note->header;
     out.insert(out.end(), scan.begin(), scan.end());
     out.insert(out.end(), note->after.begin(), note->after.end());
-    if (!scan.empty() && checksum_of(out) == note->checksum) return;
+    if (!scan.empty() && checksum_of(out) == note->checksum) return true;
   }
   decoder_.transcode(where, width, 0, out);
+  return false;
 }
 
 }  // namespace saturate

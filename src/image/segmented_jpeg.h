@@ -92,8 +92,8 @@ class JpegSegmenter {
   // Whether the last cut() that returned true has added the note.
   bool is_exact() const { return is_exact_; }
   // Writes a JPEG file without segments or padding: by the note, if it has a valid one, the bytes
-  // of the original. Fails with kData on invalid bytes.
-  void join(std::span<const std::byte> bytes, int width, int height, const std::string& where,
+  // of the original; then returns true. Fails with kData on invalid bytes.
+  bool join(std::span<const std::byte> bytes, int width, int height, const std::string& where,
             std::vector<std::byte>& out);
 
  private:

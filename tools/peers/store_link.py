@@ -15,11 +15,13 @@ sys.path.insert(0, str(HERE.parent))
 import nginx_server
 from net_hosts import Host, join
 
-SERVER, CLIENT, PORT, LOCAL = "10.77.0.1", "10.77.0.2", 9000, "127.0.0.1"
+SERVER, CLIENT, PORT, LOCAL, LIST_PORT = "10.77.0.1", "10.77.0.2", 9000, "127.0.0.1", 9001
 ENDPOINT = f"http://{SERVER}:{PORT}"
 SERVERS = {"own": "store_server.py", "nginx": "nginx", "moto": "moto"}
 NGINX = """listen {address}:{port}; root "{served}"; default_type application/octet-stream;
-    sendfile on; tcp_nopush on; keepalive_requests 1000000;"""
+    sendfile on; tcp_nopush on; keepalive_requests 1000000;
+    location / {{ try_files $uri @lists; }}
+    location @lists {{ proxy_pass http://{local}:{lists}; }}"""
 
 
 def missing_server(kind):
@@ -38,17 +40,19 @@ def cpu_seconds(pid):
 
 @contextlib.contextmanager
 def nginx(server, client, served, address):
-    """Starts nginx. Yields a function that ends it and returns the counts from its log."""
-    with tempfile.TemporaryDirectory() as name:
+    """Starts nginx, and store_server.py behind it for what is not a file: lists and buckets. Yields a function that
+    ends both and returns the counts from nginx's log, with the CPU time of both."""
+    lists = script(server, "store_server.py", served, LOCAL, LIST_PORT)
+    with tempfile.TemporaryDirectory() as name, lists as stop_lists:
         folder = pathlib.Path(name)
-        directives = NGINX.format(address=address, port=PORT, served=served)
+        directives = NGINX.format(address=address, port=PORT, served=served, local=LOCAL, lists=LIST_PORT)
         process = server.start(nginx_server.command(folder, directives, "$connection $bytes_sent", "buffer=64k"))
         nginx_server.wait_until_ready(process, folder)
 
         def stop():
             client.kill()
             time.sleep(0.2)  # until nginx has logged the requests that ended with the client
-            cpu_s = cpu_seconds(process.pid)
+            cpu_s = cpu_seconds(process.pid) + stop_lists()["cpu_s"]
             process.terminate()
             process.wait()
             lines = [line.split() for line in (folder / "log").read_text(encoding="utf-8").splitlines()]

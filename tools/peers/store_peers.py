@@ -13,8 +13,8 @@ of this round trip time. A proxy before the server does that (delay_proxy.py), s
 does not imitate the slow start of a connection to a distant server. --server is one of
 
 - own: store_server.py, S3 and plain HTTP in one thread
-- nginx: ranges of files over plain HTTP, by one process, with sendfile; bytes and requests are counted from its log.
-  Loaders that need S3 are skipped, with a message
+- nginx: files by one process, with sendfile; bytes and requests are counted from its log. It passes what is not a file,
+  such as lists, on to the own server
 - moto: an S3 server in Python, which copies the whole object for each range, and so limits the rate of every loader. It
   closes the connection after each reply, so that a request has the delay twice. It counts neither bytes nor requests
   (null). The link is measured with the own server
@@ -57,7 +57,7 @@ import time
 import peer_report
 from store_formats import prepare, size_of
 from store_link import CLIENT, ENDPOINT, SERVERS, missing_server, store
-from store_worker import BATCH, FORMATS, PEERS, PLAIN
+from store_worker import BATCH, FORMATS, PEERS
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -87,20 +87,14 @@ class Bench:
         self.served = arguments.work / f"served-{arguments.images}-{arguments.shards}-{arguments.many}"
         self.bucket = self.served / "bucket"
         self.shards = {"few": arguments.shards, "many": arguments.many}
-        self.plain = arguments.server == "nginx"
         self.found, self.skipped = {}, {}
 
     def prepare(self):
         lost = prepare(self.bucket, self.arguments.data, self.arguments.images, self.shards,
                        str(self.arguments.saturate))
         for peer in list(self.arguments.only):
-            reason = None
-            if self.plain and peer not in PLAIN:
-                reason = "it needs S3, which nginx does not have"
-            elif FORMATS[peer] in lost:
-                reason = f"its data cannot be written: {lost[FORMATS[peer]]}"
-            if reason:
-                self.skip(peer, "all cases", reason)
+            if FORMATS[peer] in lost:
+                self.skip(peer, "all cases", f"its data cannot be written: {lost[FORMATS[peer]]}")
                 self.arguments.only.remove(peer)
         with open(self.bucket / "probe", "wb") as file:
             file.truncate(PROBE)
@@ -117,7 +111,7 @@ class Bench:
     def link(self, mbit):
         """Bytes per second that curl gets, for about half a second."""
         most = min(PROBE, int(mbit * 1e6 / 8 / 2))
-        with store("nginx" if self.plain else "own", self.served, mbit, 0, "") as (client, _):
+        with store("nginx" if self.arguments.server == "nginx" else "own", self.served, mbit, 0, "") as (client, _):
             said = client.run(["curl", "-sSf", "-o", "/dev/null", "-r", f"0-{most - 1}", "-w", "%{speed_download}",
                                f"{ENDPOINT}/bucket/probe"])
         return float(said)
@@ -128,8 +122,8 @@ class Bench:
         cache.mkdir()
         result = self.arguments.work / "result.json"
         result.unlink(missing_ok=True)
-        spec = {"peer": peer, "bucket": str(self.bucket), "endpoint": endpoint, "plain": self.plain,
-                "set": which, "shards": self.shards[which], "threads": self.arguments.threads, "cache": str(cache),
+        spec = {"peer": peer, "bucket": str(self.bucket), "endpoint": endpoint, "set": which,
+                "shards": self.shards[which], "threads": self.arguments.threads, "cache": str(cache),
                 "result": str(result), "seconds": self.arguments.seconds, "first_only": first_only}
         environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         with open(log, "w+", encoding="utf-8") as file:

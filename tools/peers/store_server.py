@@ -23,7 +23,6 @@ import socket
 import sys
 import time
 import urllib.parse
-import zlib
 from xml.sax.saxutils import escape
 
 RANGE = re.compile(rb"\r\nrange: *bytes=(\d*)-(\d*)", re.IGNORECASE)
@@ -50,11 +49,12 @@ class Bucket:
     def __init__(self, root):
         paths = [path for path in pathlib.Path(root).rglob("*") if path.is_file()]
         self.root = root
-        self.sizes = {f"/{path.relative_to(root).as_posix()}": path.stat().st_size for path in paths}
-        self.names = sorted(self.sizes)
+        self.files = {f"/{path.relative_to(root).as_posix()}": path.stat() for path in paths}
+        self.names = sorted(self.files)
 
     def etag(self, name):
-        return f'"{zlib.crc32(name.encode()):08x}-{self.sizes[name]:x}"'
+        """As nginx makes it, for which store_link.py lists with this server."""
+        return f'"{self.files[name].st_mtime_ns // 10**9:x}-{self.files[name].st_size:x}"'
 
     def reply(self, head):
         method, target, _ = head.split(b" ", 2)
@@ -62,7 +62,7 @@ class Bucket:
         path, asked = urllib.parse.unquote(path), dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
         if method not in (b"GET", b"HEAD"):
             return Reply("405 Method Not Allowed", {"Allow": "GET, HEAD"})
-        if path in self.sizes:
+        if path in self.files:
             return self.object(method, path, RANGE.search(head))
         if "list-type" in asked and method == b"GET":
             return self.list(path.strip("/"), asked)
@@ -73,7 +73,7 @@ class Bucket:
         return Reply("404 Not Found", {"Content-Type": "application/xml"}, b"" if method == b"HEAD" else body)
 
     def object(self, method, name, asked):
-        size = self.sizes[name]
+        size = self.files[name].st_size
         headers = {"ETag": self.etag(name), "Last-Modified": DATE, "Accept-Ranges": "bytes",
                    "Content-Type": "application/octet-stream"}
         first, last, status = 0, size - 1, "200 OK"
@@ -106,8 +106,9 @@ class Bucket:
                 found.append(f"<CommonPrefixes><Prefix>{quoted(last)}</Prefix></CommonPrefixes>")
                 at = bisect.bisect_left(self.names, start + last + "\uffff", at)
                 continue
+            size = self.files[start + last].st_size
             found.append(f"<Contents><Key>{quoted(last)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-                         f"<ETag>{escape(self.etag(start + last))}</ETag><Size>{self.sizes[start + last]}</Size>"
+                         f"<ETag>{escape(self.etag(start + last))}</ETag><Size>{size}</Size>"
                          "<StorageClass>STANDARD</StorageClass></Contents>")
             at += 1
         more = at < len(self.names) and self.names[at].startswith(start + prefix)

@@ -24,7 +24,6 @@ class Spec:
     peer: str
     bucket: str     # the folder that the server serves, for measurements without it
     endpoint: str   # "": files are read from the folder
-    plain: bool     # the server is a web server, without S3
     set: str        # the folder below the bucket with shards
     shards: int
     threads: int
@@ -37,9 +36,7 @@ class Spec:
         return [f"{self.endpoint}/bucket/{self.set}/{form}/{number:06}.{form}" for number in range(self.shards)]
 
     def objects(self, name):
-        if not self.endpoint:
-            return f"{self.bucket}/{name}"
-        return f"{self.endpoint}/bucket/{name}" if self.plain else f"s3://bucket/{name}"
+        return f"s3://bucket/{name}" if self.endpoint else f"{self.bucket}/{name}"
 
 
 def augmentation():
@@ -204,8 +201,6 @@ PEERS = {peer.__name__: peer for peer in (saturate_shard, saturate_block, satura
 FORMATS = {"saturate_shard": "shard", "saturate_block": "shard", "saturate_tar": "tar", "saturate_folder": "folder",
            "litdata": "litdata", "litdata_folder": "folder", "mosaic": "mds", "webdataset": "tar",
            "huggingface_tar": "tar", "huggingface_folder": "folder"}
-# Those that can read from a web server.
-PLAIN = ("saturate_shard", "saturate_block", "saturate_tar", "webdataset", "huggingface_tar", "huggingface_folder")
 
 
 def images_of(batch):
