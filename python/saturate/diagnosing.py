@@ -170,13 +170,13 @@ def conclude(session: Session) -> Diagnosis:
     is_short = any(why.startswith(NO_TIME) for _, why in skipped) or session.pace is None
     found = causes(worth)
     limit = _input_limit(session, measured)
-    if limit and is_short and not any(each.is_input for each in measured):  # there was no time for the obvious
-        if limit[0].interval[0] > max([CLEAR, *map(_ratio, worth)]):
-            found = limit + found
-            skipped = [each for each in skipped if each[0] != limit[0].name]  # it is in one list only
-    elif not (worth or uncertain or is_short):
-        found = limit
-        idle = [each for each in idle if each.name not in [cause.name for cause in found]]  # it is in one list only
+    has_unmeasured = any(each.is_input and not each.gain and not each.skipped for each in session.results)
+    if limit and (limit[0].interval[0] > max([CLEAR, *map(_ratio, worth)]) if has_unmeasured
+                  else not (worth or uncertain or is_short)):
+        found = limit + found  # and in no other list:
+        uncertain = [each for each in uncertain if each.name != limit[0].name]
+        idle = [each for each in idle if each.name != limit[0].name]
+        skipped = [(name, why) for name, why in skipped if name != limit[0].name or not why.startswith(NO_TIME)]
     verdict = "cause" if found else "undecided" if uncertain or is_short else "healthy"
     return Diagnosis(verdict, session.pace.steps_per_s if session.pace else None, found, causes(uncertain),
                      causes(idle), skipped, held_rate=session.held_rate, loader_rate=session.loader_rate)

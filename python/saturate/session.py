@@ -209,7 +209,7 @@ class Session:
             self._found = find() if self._group is None else [*self.results, *self._group.of_loader(find)]
         found = [*self._found, *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
         found = self._without_needless([each for each in found if self.is_wanted(each.name)])
-        is_starved = self.held_gain.low > self.loading_gain.high
+        is_starved = self.held_gain.ratio > max(NEEDED, self.loading_gain.ratio)
         # First what can gain most, then what was seen in the loop.
         found.sort(key=lambda each: (each.name in LAST, is_starved and not each.is_input, each.name not in SEEN))
         return found
