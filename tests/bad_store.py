@@ -37,8 +37,8 @@ def write_photographs(saturate, root, count):
 
 
 class Names:
-    """store.test, a name of this machine, for commands in a mount namespace whose /etc/hosts this changes; no server of
-    names is asked."""
+    """The host name store.test for this machine, in commands that run in a mount namespace: resolve() changes its
+    /etc/hosts, and no DNS server is asked."""
 
     HOST = "store.test"
 

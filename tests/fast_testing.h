@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "image/fast_decoder.h"
@@ -97,6 +99,31 @@ inline std::vector<Box> crops(int width, int height) {
     for (const int y : {0, 7, 8, 15, 16, height - 1})
       if (x < width && y < height) boxes.push_back({x, y, 1, 1});
   return boxes;
+}
+
+// Every crop of test pictures of these sizes, resized to several sizes.
+inline void expect_near_exact(const std::vector<JpegKind>& kinds,
+                              const std::vector<std::pair<int, int>>& sizes) {
+  FastDecoder decoder;
+  std::vector<double> all;
+  for (const JpegKind& kind : kinds) {
+    for (const auto& [width, height] : sizes) {
+      const auto bytes = encode_as(test_picture(width, height), kind);
+      for (const Box& crop : crops(width, height)) {
+        for (const int size : {9, 32, 75}) {
+          const SampleTransform transform{crop, 0, 0, crop.x % 2 == 1};
+          const auto result = compare(fast_pixels(decoder, bytes, transform, size),
+                                      exact_pixels(bytes, transform, size));
+          EXPECT_GE(result.psnr, kLeastPsnr)
+              << kind.name << " " << width << "x" << height << " crop " << crop.x << "," << crop.y
+              << " " << crop.width << "x" << crop.height << " to " << size;
+          all.push_back(result.psnr);
+        }
+      }
+    }
+  }
+  std::ranges::sort(all);
+  EXPECT_GE(all[all.size() / 2], kMedianPsnr);
 }
 
 }  // namespace saturate::testing

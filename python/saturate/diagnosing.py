@@ -136,8 +136,8 @@ def _best_of_each(what_ifs: Sequence[WhatIf]) -> List[WhatIf]:
 
 
 def _input_limit(session: Session, measured: Sequence[WhatIf]) -> List[Cause]:
-    """Nothing that was measured is worth doing, but steps wait for their batches."""
-    if session.held_rate is None:  # a group had no time for it
+    """The gain with one held batch, as a cause. [] if it is small, or a measured change of that name is worth doing."""
+    if session.held_rate is None or any(each.name == "data-loading" and each.is_worth() for each in measured):
         return []
     gain = _of_training(session.held_gain, session.start_share)
     least = CLEAR if any(each.is_input for each in measured) else 1.0  # less may be cores that both need

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from .loader import Loader
 
 
+class Ended(Error):
+    """The iteration is no longer its loader's."""
+
+
 class Place:
     """The epoch, its next batch (skipped ones count too), and whether it has returned a batch."""
 
@@ -47,7 +51,7 @@ class Iteration:
             raise StopIteration
         loader._require_threads()
         if loader._running is not place:
-            raise Error("this iteration was ended by a newer one over the same loader, by load_state_dict() or by "
+            raise Ended("this iteration was ended by a newer one over the same loader, by load_state_dict() or by "
                         "close(): begin a new one, and make a separate saturate.Loader for each of two concurrent ones")
         if not self._begun:
             self._accelerate, self._begun = None if loader._saturate else begun_iteration(), True

@@ -15,7 +15,7 @@ from .device_time import used_gpus
 from .loader import Loader
 from .patches import Copies
 from .patching import Edit
-from .replacing import NO_FOLDER, is_of_torchvision, replacement_of
+from .replacing import NO_BATCH_SIZE, NO_FOLDER, is_of_torchvision, replacement_of
 from .turns import Remedy, WhatIf, not_tried
 
 REPRESENTATIVES = 256  # samples that stand for the dataset in a cache, or as many as a batch has
@@ -253,7 +253,7 @@ def _decode_cache(loader: Any, processes: int) -> List[WhatIf]:
     if not is_of_torchvision(dataset, "DatasetFolder", "ImageFolder"):
         return [not_tried("decode-cache", NO_FOLDER)]
     if loader.batch_size is None:
-        return [not_tried("decode-cache", "batches are not made by batch_size")]
+        return [not_tried("decode-cache", NO_BATCH_SIZE)]
     samples, decode = dataset.samples, dataset.loader
     if not samples:
         return []

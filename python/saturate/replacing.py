@@ -12,6 +12,7 @@ from .sources import ENCODED_ENDINGS, is_image_folder
 from .world import found_world
 
 NO_FOLDER = "the dataset is not torchvision's ImageFolder"
+NO_BATCH_SIZE = "batches are not made by batch_size"
 
 
 class Replacement(NamedTuple):
@@ -54,7 +55,7 @@ def _sampling(loader: Any, found: Dict[str, Any]) -> str:
 
     sampler = loader.sampler
     if loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler:
-        return "batches are not made by batch_size"
+        return NO_BATCH_SIZE
     if loader.collate_fn is not default_collate:
         return "saturate.Loader has no counterpart of a collate_fn"
     if type(sampler) is DistributedSampler and (sampler.rank, sampler.num_replicas) == found_world():

@@ -210,7 +210,7 @@ class Session:
         found = [*self._found, *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
         found = self._without_needless([each for each in found if self.is_wanted(each.name)])
         is_starved = self.held_gain.ratio > max(NEEDED, self.loading_gain.ratio)
-        # First what can gain most, then what was seen in the loop.
+        # LAST comes last. If steps wait for batches, changes of the input come first; then what was seen in the loop.
         found.sort(key=lambda each: (each.name in LAST, is_starved and not each.is_input, each.name not in SEEN))
         return found
 
@@ -292,10 +292,10 @@ class Session:
                 for is_changed in ((False, True) if number % 2 == 0 else (True, False)):
                     arm = other if is_changed else self._own
                     change = what_if.change if is_changed else self.seen.looking
-                    if not is_changed and other is not self._own and self._group is not None:
-                        self._group.loading(self._own)  # again: files may be in memory by now
                     if is_changed or what_if.is_input:  # a change of the step leaves traces in turns without it
                         self.current = what_if if is_changed else None
+                    if not is_changed and other is not self._own and self._group is not None:
+                        self._group.loading(self._own)  # again: files may be in memory by now
                     paces[is_changed] = yield from self._turn(arm, change)
                 what_if.add(paces[False], paces[True])
                 what_if.conclude()
@@ -319,6 +319,7 @@ class Session:
         finally:
             if other is not self._own:
                 other.close()
+                self._own.limit = max(self._own.limit, self.loader_rate or 0.0)  # the latest may be low by chance
             self._kept.restore()
         self.current = None
 

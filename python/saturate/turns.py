@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
 from ._core import Error, is_worth, may_be_worth, paired_gain
+from .iteration import Ended
 from .loader import Loader
 from .patches import LOADING
 from .patching import Edit
@@ -131,7 +132,7 @@ class Arm:
                 return next(self._batches)
             except StopIteration:
                 pass
-            except Error:  # a saturate.Loader in it, whose place was restored, begins again
+            except Ended:  # a saturate.Loader in it, whose place was restored, begins again
                 if self._is_made_here:
                     raise
         if self._source is None:

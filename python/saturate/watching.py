@@ -80,9 +80,8 @@ class Watch(StepCounter):
     out: a folder for metrics.jsonl and host.json, which saturate.report(FOLDER) makes a page of. If it holds a run,
         FOLDER-2 (or -3 ...) is taken, with a warning. A record is written once a second, after an hour every ten
         seconds; the last one has the exception that ended the `with` block, or the program (there, not SystemExit), as
-        `ended_by`. Nothing is
-        written on other ranks than 0, nor in a script that saturate measures (diagnose, tune). By default nothing is
-        written.
+        `ended_by`. Nothing is written on other ranks than 0, nor in a script that saturate measures (diagnose, tune).
+        By default nothing is written.
     tensorboard: a folder for TensorBoard's events, or True: `out`/tb. Needs torch and the package tensorboard.
     model: the outermost module. Give it if it is compiled, as torch.compile returned it: the search makes torch compile
         once more, and finds no module that is called in compiled code, such as one after model.compile().

@@ -15,7 +15,7 @@ from saturate._core import is_worth, may_be_worth, paired_gain
 
 torch = pytest.importorskip("torch")
 
-from timed_loop import Loop, names  # noqa: E402
+from timed_loop import Loop, names, synth_loop  # noqa: E402
 
 
 def test_the_statistics_are_those_of_the_command():
@@ -361,14 +361,7 @@ def test_objects_of_the_user_are_restored():
 
 
 def test_a_loader_of_saturate_keeps_its_place():
-    loader = saturate.Loader("synth:size=24,count=60", batch=16, size=8, to="torch")
-    model = torch.nn.Linear(192, 10)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step(batch):
-        torch.nn.functional.cross_entropy(model(batch[0].flatten(1)), batch[1]).backward()
-        optimizer.step()
-
+    loader, step = synth_loop()
     batches = iter(loader)
     first = next(batches)
     before = loader.state_dict()

@@ -53,7 +53,8 @@ def test_processes_agree_on_changes_and_rates():
     assert GroupTurns.agreed_pace(other, Pace(8.0, 4.0)) == Pace(5.0, 5.0, 0.5)
     assert GroupTurns.agreed_pace(other, Pace(8.0, 4.0), is_of_slowest=True) == Pace(4.0, 4.0, 0.5)
     several = [WhatIf("prefetch", Remedy(text), batches=lambda: []) for text in "ab"]
-    assert GroupTurns.agreed_what_ifs(types.SimpleNamespace(gathered=lambda mine: [mine, mine]), several) == several
+    both = types.SimpleNamespace(gathered=lambda mine: [mine, mine])
+    assert [each.remedy.text for each in GroupTurns.agreed_what_ifs(both, several)] == ["a", "b"]
     with pytest.raises(Agreed, match="it failed on rank 1: no room"):
         GroupTurns.from_all(types.SimpleNamespace(gathered=lambda mine: [mine, (None, "no room")]), int)
 
@@ -77,8 +78,8 @@ def test_processes_make_the_same_changes_of_their_loaders(monkeypatch):
     assert asked[-1] == (2, 2)
     numbers = {each.name: each.remedy.edit.arguments["num_workers"] for each in found if "workers" in each.name}
     assert numbers == {"workers-too-few": 8, "workers-too-many": 0}
-    assert {each.name for each in found} == {*numbers, "pin-memory", "batch-size", "prefetch", "decode-cache",
-                                                "saturate-loader"} and len(found) == 7
+    assert sorted(each.name for each in found) == sorted(
+        [*numbers, "pin-memory", "batch-size", "prefetch", "decode-cache", "saturate-loader"])
     assert (found[-1].name, found[-1].skipped) == ("prefetch", "the loaders of the processes differ")
     starts = types.SimpleNamespace(from_all=lambda _: [(4, [1.0, 2.0], [0.5, 0.1]), (5, [3.0, 1.0], [0.1, 0.2])])
     assert GroupTurns.slowest_starts(starts, None) == (5, [3.0, 2.0], [0.5, 0.2])

@@ -330,3 +330,13 @@ def test_what_can_gain_most_is_measured_first():
     loop = Loop(load=0.02, compute=0.02, extra=lambda _: torch.rand(10).tolist())
     found = loop.diagnose(seconds=8)  # enough for one
     assert names(found.causes) == ["data-loading"] and not found.causes[0].remedy.text.startswith("Load batches")
+
+
+def test_a_measured_change_of_the_input_replaces_its_limit():
+    class Session:
+        start_share, pace, is_complete, held_rate, loader_rate = 0.0, None, True, 9.0, 1.0
+        held_gain, needed_s, is_wanted = Gain(9, 8, 10), staticmethod(lambda: 60.0), staticmethod(lambda _: True)
+        results = [WhatIf("data-loading", Remedy("two"), batches=list, gain=Gain(1.8, 1.7, 1.9)),
+                   WhatIf("data-loading", Remedy("four"), batches=list)]
+
+    assert [cause.remedy.text for cause in conclude(Session).causes] == ["two"]

@@ -18,7 +18,7 @@ from saturate.observing import Observation  # noqa: E402
 from saturate.patches import calls_of, uncounted_saves, without_calls  # noqa: E402
 from saturate.step_what_ifs import _channels_last, step_what_ifs  # noqa: E402
 from test_diagnose_script import PLAIN, TIMED, run, script, timed  # noqa: E402,F401
-from timed_loop import Data, Loop, names  # noqa: E402
+from timed_loop import Data, Loop, names, synth_loop  # noqa: E402
 
 LOADER = "DataLoader(Data(), batch_size=4, shuffle=True)"
 MAPPED = """class Mapped(DataLoader):
@@ -294,15 +294,7 @@ def test_larger_batches_with_a_partial_last_one_are_no_gain():
 
 def test_a_watched_loader_of_saturate_is_measured():
     """It is not copied: its place is restored in the middle of its iteration."""
-    loader = saturate.Loader("synth:size=24,count=60", batch=16, size=8, to="torch")
-    model = torch.nn.Linear(192, 10)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step(batch):
-        torch.nn.functional.cross_entropy(model(batch[0].flatten(1)), batch[1]).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
-
+    loader, step = synth_loop()
     before = loader.state_dict()
-    found = saturate.diagnose(step, saturate.watch(loader), seconds=2, only=["set-to-none"])
+    found = saturate.diagnose(step, saturate.watch(loader), seconds=6, only=["set-to-none"])
     assert "set-to-none" in names([*found.causes, *found.uncertain, *found.idle]) and loader.state_dict() == before

@@ -2,6 +2,7 @@
 
 import torch
 
+import saturate
 from saturate.diagnosing import conclude, drive
 from saturate.observing import Observation
 from saturate.session import Session
@@ -58,6 +59,20 @@ class Loop:
         session.has_gpu = has_gpu
         drive(session, self.step)
         return conclude(session)
+
+
+def synth_loop():
+    """A saturate.Loader of images that are made, and a step that learns them."""
+    loader = saturate.Loader("synth:size=24,count=60", batch=16, size=8, to="torch")
+    model = torch.nn.Linear(192, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(batch):
+        torch.nn.functional.cross_entropy(model(batch[0].flatten(1)), batch[1]).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+
+    return loader, step
 
 
 def names(causes):

@@ -288,9 +288,10 @@ void add_pack(CLI::App& data, int& exit_code) {
   add_number(command, "--segment", options.segment, 0, 64,
              "Split JPEGs into segments of this many MCUs without changing a pixel, so that "
              "a crop is decoded on its own (shard); 0 keeps every file's bytes");
-  command.add_flag("--verify", options.verify,
-                   "Compare what was written: the pixels of JPEGs before and after splitting, the "
-                   "bytes of tensors and objects");
+  command.add_flag(
+      "--verify", options.verify,
+      "Compare what was written: the pixels of JPEGs before and after splitting, their "
+      "bytes if these can be restored, the bytes of tensors and objects");
   command.add_flag("--skip-broken", arguments.skip_broken,
                    "Skip samples that cannot be read or decoded; without it, reading errors stop "
                    "the command, and images that are copied are not decoded");

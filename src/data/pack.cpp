@@ -166,14 +166,15 @@ void prepare_sample(const Dataset& dataset, const PackOptions& options, const Ab
     // A sample that is stored unchanged was not decoded yet.
     if (out.copied && options.on_error == OnError::kSkip)
       decode_sample(scratch->decoder, out.sample, scratch->image);
-    if (stores.segments) cut_into_segments(options, *scratch, out);
     const SampleEncoding encoding = out.sample.encoding;
-    if (!stores.segments) {
+    if (stores.segments) {
+      cut_into_segments(options, *scratch, out);
+    } else {
       out.joined = encoding == SampleEncoding::kSegmented;
       out.exact = join_segments(out.sample);
     }
     if (!stores.raw) make_file(out.sample);
-    out.copied = out.copied && !out.segmented && out.sample.encoding == encoding;
+    out.copied = out.copied && out.sample.encoding == encoding;
   } catch (const Error& error) {
     if (options.on_error == OnError::kFail || error.kind() != ErrorKind::kData) throw;
     out.broken = error.reason();

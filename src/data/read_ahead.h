@@ -20,7 +20,8 @@
 
 namespace saturate {
 
-// Samples at a time. A source takes up to 1 KB of memory for each, beside its bytes.
+// The most samples announced at a time, for memory and disk together. A source takes up to 1 KB of
+// memory for each, beside its bytes.
 constexpr size_t kMostAnnounced = 60'000;
 
 // The block order that epoch_order() uses for kBlock.

@@ -125,7 +125,8 @@ bool has_effects(const AugmentOptions& options) {
 
 EffectList draw_effects(const AugmentOptions& options, const SampleKey& key) {
   EffectList list;
-  if (!has_effects(options)) return list;  // so an effect that it lacks fails in its own test
+  // Not only faster: the test of an effect fails if has_effects() has been forgotten.
+  if (!has_effects(options)) return list;
   if (has_affine(options)) set_affine(draw_affine(options, key), list.add(EffectKind::kAffine));
   draw_policy(options, key, list);
   draw_colour(options, key, list);

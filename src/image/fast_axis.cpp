@@ -57,43 +57,47 @@ const TriangleFilter& FastAxisMaker::triangle(double begin, double length, int l
   return kept.filter;
 }
 
-// Converts `from`, over pixels, to folded_, over the plane's samples. libjpeg upsamples a plane so
-// that an even pixel 2c is 3/4 of sample c and 1/4 of the previous one, an odd one 3/4 and 1/4 of
-// the next one; at the ends of the plane the missing sample is c itself.
-void FastAxisMaker::double_taps(const TriangleFilter& from, const FastAxisSpec& spec) {
-  const int last = spec.samples - 1, out = spec.out;
-  folded_.taps = std::min(spec.samples, from.taps / 2 + 2);
+// Converts `from`, over pixels, to folded_, over the plane's samples. first(p): of the samples for
+// pixels from p on; add(p, part, weight): adds the part of pixel p to weight(s) of its samples s.
+template <class First, class Add>
+void FastAxisMaker::fold(const TriangleFilter& from, int out, const First& first, const Add& add) {
   folded_.first.resize(size_t(out));
   folded_.weight.assign(size_t(out) * size_t(folded_.taps), 0.0);
   const double* part = from.weight.data();
   double* weight = folded_.weight.data();
   for (int i = 0; i < out; ++i, part += from.taps, weight += folded_.taps) {
     const int pixel = from.first[size_t(i)];
-    const int first = std::clamp((pixel - 1) >> 1, 0, spec.samples - folded_.taps);
-    folded_.first[size_t(i)] = first;
-    for (int k = 0; k < from.taps; ++k) {
-      const int near = (pixel + k) / 2;
-      const int far = (pixel + k) % 2 == 0 ? std::max(near - 1, 0) : std::min(near + 1, last);
-      weight[near - first] += 0.75 * part[k];
-      weight[far - first] += 0.25 * part[k];
-    }
+    const int begin = folded_.first[size_t(i)] = first(pixel);
+    const auto of_sample = [&](int sample) -> double& { return weight[sample - begin]; };
+    for (int k = 0; k < from.taps; ++k) add(pixel + k, part[k], of_sample);
   }
 }
 
-// The same for a plane whose samples libjpeg repeats.
+// libjpeg upsamples a plane so that an even pixel 2c is 3/4 of sample c and 1/4 of the previous
+// one, an odd one 3/4 and 1/4 of the next one; at the ends of the plane the missing sample is c
+// itself.
+void FastAxisMaker::double_taps(const TriangleFilter& from, const FastAxisSpec& spec) {
+  const int last = spec.samples - 1;
+  folded_.taps = std::min(spec.samples, from.taps / 2 + 2);
+  fold(
+      from, spec.out,
+      [&](int pixel) { return std::clamp((pixel - 1) >> 1, 0, spec.samples - folded_.taps); },
+      [&](int pixel, double part, const auto& weight) {
+        const int near = pixel / 2;
+        const int far = pixel % 2 == 0 ? std::max(near - 1, 0) : std::min(near + 1, last);
+        weight(near) += 0.75 * part;
+        weight(far) += 0.25 * part;
+      });
+}
+
+// A plane whose samples libjpeg repeats.
 void FastAxisMaker::repeat_taps(const TriangleFilter& from, const FastAxisSpec& spec) {
-  const int times = spec.den / spec.num, out = spec.out;
+  const int times = spec.den / spec.num;
   folded_.taps = std::min(spec.samples, (from.taps - 2 + times) / times + 1);
-  folded_.first.resize(size_t(out));
-  folded_.weight.assign(size_t(out) * size_t(folded_.taps), 0.0);
-  const double* part = from.weight.data();
-  double* weight = folded_.weight.data();
-  for (int i = 0; i < out; ++i, part += from.taps, weight += folded_.taps) {
-    const int pixel = from.first[size_t(i)];
-    const int first = std::min(pixel / times, spec.samples - folded_.taps);
-    folded_.first[size_t(i)] = first;
-    for (int k = 0; k < from.taps; ++k) weight[(pixel + k) / times - first] += part[k];
-  }
+  fold(
+      from, spec.out,
+      [&](int pixel) { return std::min(pixel / times, spec.samples - folded_.taps); },
+      [&](int pixel, double part, const auto& weight) { weight(pixel / times) += part; });
 }
 
 bool FastAxisMaker::make(const FastAxisSpec& spec, FastAxis& axis) {

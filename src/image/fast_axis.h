@@ -61,6 +61,8 @@ class FastAxisMaker {
     TriangleFilter filter;
   };
   const TriangleFilter& triangle(double begin, double length, int low, int high, int out);
+  template <class First, class Add>
+  void fold(const TriangleFilter& from, int out, const First& first, const Add& add);
   void double_taps(const TriangleFilter& from, const FastAxisSpec& spec);
   void repeat_taps(const TriangleFilter& from, const FastAxisSpec& spec);
 

@@ -122,7 +122,7 @@ class FastDecoder {
   JpegPacker packer_;
   FastAxisMaker axis_maker_;
   Resize resize_[3];
-  int resize_at_[3] = {};  // of each plane: the first one of equal size
+  int resize_at_[3] = {};  // of each plane: the first one of its resolution
   Ring ring_[3];
   std::vector<int> bands_for_;  // [height], bands to decode before each output row
   std::vector<const uint8_t*> taps_;

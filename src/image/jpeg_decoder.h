@@ -80,8 +80,8 @@ class JpegDecoder {
   bool has_planes() const;
   // Whether its planes are R, G, B.
   bool is_rgb() const { return info_.jpeg_color_space == JCS_RGB || has_inks(); }
-  // How many times larger than one of has_planes() it must be to be reduced as much; 0: it must not
-  // be reduced. REQUIRES: can_read_planes().
+  // A crop must be this many times as large as one of an image with has_planes() to be reduced as
+  // much; 0: it must not be reduced. REQUIRES: can_read_planes().
   int coarseness() const;
   // Whether points of its scan are of use: it is baseline, has one scan of up to three components,
   // and is not small.

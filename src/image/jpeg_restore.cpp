@@ -19,7 +19,8 @@ constexpr size_t kLead = 2 * kMarkerBytes;          // a marker and its length
 // More is not a note for a photograph, but one that would fill the memory.
 constexpr size_t kMaxRestoredHeader = 1 << 24;
 
-// Operations: the number of bytes that follow it, or the number of a part, after one of these.
+// Operations: the end; 1 to kMaxLiteral, as many bytes, which follow; one of the others plus the
+// number of a part.
 constexpr size_t kNoteEnd = 0, kMaxLiteral = 0x7f, kWholePart = 0x80, kPartBody = 0xc0;
 constexpr size_t kStoredParts = 59, kStandardParts = 4;
 
@@ -41,9 +42,9 @@ std::vector<NotePart> make_standard_parts() {
   for (size_t i = 0; i < kStandardParts; ++i) {
     const size_t kind = i % 2, number = i / 2;  // kind 0: DC, 1: AC
     const JHUFF_TBL& codes = *(kind == 0 ? info.dc_huff_tbl_ptrs : info.ac_huff_tbl_ptrs)[number];
+    constexpr size_t kBits = 16;  // of the longest code
     size_t count = 0;
-    for (size_t bits = 1; bits <= 16; ++bits) count += codes.bits[bits];
-    constexpr size_t kBits = 16;
+    for (size_t bits = 1; bits <= kBits; ++bits) count += codes.bits[bits];
     NotePart& part = parts[i];
     part.resize(kLead + 1 + kBits + count);
     part[0] = std::byte{0xff};
@@ -104,8 +105,8 @@ void put_literal(std::span<const std::byte> bytes, std::vector<std::byte>& note)
   }
 }
 
-// The operations for a marker of the original. Its tables, if they differ, may be in markers of
-// their own in the stored file.
+// Appends the operations for a marker of the original. If it holds several tables, each is looked
+// for separately: the stored file may have it in its own marker.
 void put_operations(std::span<const std::byte> segment, const std::vector<NotePart>& parts,
                     std::vector<std::byte>& note) {
   const auto find = [&](const auto& fits) {

@@ -18,7 +18,8 @@ struct RestoreNote {
 };
 
 // Adds a note to `stored`, a JPEG of the same markers whose frame may be wider than the image's
-// `width`. False, and `stored` is unchanged, if it is larger than a marker.
+// `width`, in pixels. False, and `stored` is unchanged, if a marker cannot hold the note, `after`
+// has more than 512 bytes, or the header cannot be restored from the note.
 bool add_restore_note(const RestoreNote& note, int width, std::vector<std::byte>& stored);
 
 // Empty if there is no note, or one that is not valid. `after` points into `stored`.

@@ -253,7 +253,7 @@ SATURATE_HOST_DEVICE bool decode_image(const Team& team, const UnpackTask& task,
   return true;
 }
 
-// The pixels in memory or, of a JPEG that failed, black ones.
+// Writes the pixels in memory or, if `black`, black ones: for a JPEG that failed.
 template <class Team>
 SATURATE_HOST_DEVICE void copy_pixels(const Team& team, const UnpackTask& task, bool black) {
   const auto* const in = reinterpret_cast<const uint8_t*>(task.from);

@@ -44,8 +44,7 @@ std::string report_path(Env& env, const std::vector<std::string>& inputs, const 
 
 // Writes that file, and returns its path. Prints the runs' warnings. Fails with kUsage if an input
 // is given twice, if the file is a folder or exists and is no HTML page, or if `out` is empty and
-// the file is a symbolic link. REQUIRES: at least one
-// input.
+// the file is a symbolic link. REQUIRES: at least one input.
 std::string write_report(Env& env, const std::vector<std::string>& inputs, const std::string& out);
 
 }  // namespace saturate

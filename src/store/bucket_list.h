@@ -52,7 +52,9 @@ class BucketList {
   const BucketPlace place_;
   const std::string name_;
   std::atomic<uint64_t> keys_{0};
-  std::atomic<int> stall_s_{5};  // all others wait for a page that is late; more if pages take long
+  // Less than for ranges, since all else waits for a late page; at least twice the longest time
+  // that a page has taken until its first byte.
+  std::atomic<int> stall_s_{5};
 };
 
 }  // namespace saturate
