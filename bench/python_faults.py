@@ -287,14 +287,13 @@ def row_of(loop, fault, scripts, work, options):
     return row
 
 
-def commit():
-    return subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True,
-                          text=True).stdout.strip()
-
-
 def result_of(rows):
     """For results/: rows of the faults, with their realised gains, and those of the healthy loops."""
-    return {"bench": "python_faults", "commit": commit(),
+    # Here: a script that --rate runs must not find these modules.
+    sys.path.insert(0, str(ROOT.parent / "tools/peers"))
+    from peer_report import commit_of_checkout
+
+    return {"bench": "python_faults", "commit": commit_of_checkout(),
             "host": {"cores": len(os.sched_getaffinity(0)), "device_ms": float(os.environ["PYTHON_FAULTS_DEVICE_MS"]),
                      "torch": importlib.metadata.version("torch")},
             "rows": [row for row in rows if row["fault"]], "healthy": [row for row in rows if not row["fault"]]}

@@ -258,12 +258,13 @@ def main():
     if options.json:
         import torch
 
+        sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../tools/peers"))
+        from peer_report import commit_of_checkout
+
         with open(options.json, "w") as file:
-            commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=os.path.dirname(__file__) or ".",
-                                    capture_output=True, text=True).stdout.strip()
             host = {"cores": len(os.sched_getaffinity(0)), "torch": torch.__version__, "threads": 1, "clock": clock}
             loads = sorted(row["load"] for row in rows)
-            json.dump({"bench": "watch_overhead", "commit": commit, "host": host, "rows": rows,
+            json.dump({"bench": "watch_overhead", "commit": commit_of_checkout(), "host": host, "rows": rows,
                        "note": f"The machine's load was {loads[0]:.1f} to {loads[-1]:.1f}."}, file, indent=2)
 
 

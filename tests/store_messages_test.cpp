@@ -163,6 +163,17 @@ TEST_F(StoreMessages, OfThePortOfTheOtherScheme) {
          "Write https://");
 }
 
+TEST_F(StoreMessages, OfTheProfilesBundleWithoutACertificate) {
+  const RawServer tls("");
+  const testing::TempDir home;
+  const testing::BucketVariables variables(home.path(), "https://" + tls.host());
+  const testing::ScopedVariable not_given("AWS_CA_BUNDLE", nullptr);
+  const std::string bundle = home / "bundle.pem";
+  testing::write_file(bundle, "no certificate\n");
+  testing::write_file(home / ".aws/config", "[default]\nca_bundle = " + bundle + "\n");
+  expect(opening("s3://bucket/a"), bundle, "ca_bundle of the profile");
+}
+
 TEST_F(StoreMessages, OfAProxyThatRefuses) {
   const testing::ScopedVariable plain("http_proxy", server.url("").c_str());
   const testing::ScopedVariable tls("https_proxy", server.url("").c_str());

@@ -64,6 +64,34 @@ TEST_F(StoreProfile, FilesThatCannotBeReadDoNotMatterIfTheEnvironmentHasAll) {
   EXPECT_TRUE(settings.path_style);
 }
 
+TEST_F(StoreProfile, NamesTheCertificateAuthoritiesOfS3) {
+  const ScopedVariable not_given("AWS_CA_BUNDLE", nullptr);
+  const std::string bundle = home / "bundle.pem";
+  testing::write_file(config_file, "[default]\nca_bundle = " + bundle + "\n");
+  const auto authorities = [](const std::string& url) {
+    return locate_object(env(), url).authorities;
+  };
+  const Error error = error_of([&] { authorities("s3://bucket/a"); });
+  EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  EXPECT_EQ(error.where(), "ca_bundle of profile default");
+  EXPECT_NE(error.reason().find(bundle), std::string::npos) << error.what();
+  {
+    const ScopedVariable endpoint("AWS_ENDPOINT_URL", "http://minio:9000");
+    EXPECT_EQ(authorities("s3://bucket/a"), bundle) << "without TLS it is not read";
+  }
+  testing::write_file(bundle, "");
+  EXPECT_EQ(authorities("s3://bucket/a"), bundle);
+  EXPECT_EQ(authorities("gs://bucket/a"), "");
+  EXPECT_EQ(authorities("https://host/a"), "");
+  {
+    const ScopedVariable given("AWS_CA_BUNDLE", "/other.pem");
+    EXPECT_EQ(authorities("s3://bucket/a"), "");
+  }
+  testing::write_file(home / "first.pem", "");
+  testing::write_file(credentials_file, "[default]\nca_bundle = " + (home / "first.pem") + "\n");
+  EXPECT_EQ(authorities("s3://bucket/a"), home / "first.pem");
+}
+
 TEST_F(StoreProfile, TheAwsCommandLineSignsIn) {
   testing::write_file(home / "aws", "#!/bin/sh\nprintf '%s\\n' \"$@\" > '" + (home / "asked") +
                                         "'\necho '{\"Version\": 1, \"AccessKeyId\": \"ROLE\", "

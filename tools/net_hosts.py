@@ -126,12 +126,12 @@ def join(one, other):
         host.link("up")
 
 
-def can_delay():
-    """Whether the kernel has netem."""
+def can_shape(delay_ms=0.0):
+    """Whether the kernel has tbf, or netem for a delay."""
     with Host("10.77.0.1") as one, Host("10.77.0.2") as other:
         join(one, other)
         try:
-            one.shape(1000, 1)
+            one.shape(1000, delay_ms)
         except subprocess.CalledProcessError:
             return False
     return True

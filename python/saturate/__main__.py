@@ -90,10 +90,8 @@ def _print(text: str, file: Any = None) -> None:
     _flush()
 
 
-def _report(path: Optional[str], value: Any, text: str, file: Any = None) -> None:
+def _tell(path: Optional[str], value: Any, text: str, file: Any = None) -> None:
     """Writes before it prints, so that `| head` loses no file; prints also what cannot be written."""
-    if not _is_spokesman():
-        return
     try:
         _write_json(path, value)
     except OSError as failure:
@@ -101,6 +99,11 @@ def _report(path: Optional[str], value: Any, text: str, file: Any = None) -> Non
     finally:
         if text:
             _print(text, file)
+
+
+def _report(path: Optional[str], value: Any, text: str) -> None:
+    if _is_spokesman():
+        _tell(path, value, text)
 
 
 def _exit(number: int, _: Any) -> None:
@@ -120,13 +123,24 @@ def _names(text: Optional[str]) -> Optional[List[str]]:
 def _diagnose(arguments: Any) -> None:
     from .scripts import diagnose_script
 
+    def tell_of_failure(found: Any) -> None:
+        try:
+            tell(found)
+        except Error as failure:  # the script's own follows
+            sys.stderr.write(f"saturate: error: {failure}\n")
+
+    def tell(found: Any) -> None:
+        text = "" if found.refused else f"\n{found}"  # the refusal has been printed
+        if found.not_found:
+            text = ("saturate: the training loop was not found, and the script ran as it is. Not found: "
+                    f"{'; '.join(found.not_found)}. Call saturate.diagnose(step, loader) in the script")
+        _tell(arguments.json, _plain(found.to_dict()), text, sys.stderr if found.not_found else None)
+
     found = diagnose_script(arguments.script, arguments.arguments, seconds=arguments.seconds, spec=arguments.spec,
-                            only=_names(arguments.only), skip=_names(arguments.skip) or (), source=arguments.source)
-    text = "" if found.refused else f"\n{found}"  # the refusal has been printed
-    if found.not_found:
-        text = ("saturate: the training loop was not found, and the script ran as it is. Not found: "
-                f"{'; '.join(found.not_found)}. Call saturate.diagnose(step, loader) in the script")
-    _report(arguments.json, _plain(found.to_dict()), text, sys.stderr if found.not_found else None)
+                            only=_names(arguments.only), skip=_names(arguments.skip) or (), source=arguments.source,
+                            if_failed=tell_of_failure)
+    if _is_spokesman():
+        tell(found)
 
 
 def _tune(arguments: Any) -> None:
@@ -140,7 +154,7 @@ def _tune(arguments: Any) -> None:
 
 
 def _measure(arguments: Any) -> None:
-    from .scripts import measure_script
+    from .measuring import measure_script
 
     found = measure_script(arguments.script, arguments.arguments, arguments.steps, arguments.source)
     _report(arguments.json, found, f"{found['rate']:.3g} steps/s, loss {found['loss']}")

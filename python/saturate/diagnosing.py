@@ -12,7 +12,8 @@ from typing import Any, Callable, Collection, Dict, List, Optional, Sequence, Tu
 from ._core import Error, is_worth
 from .loader_what_ifs import copyable
 from .observing import Observation, check_torch
-from .session import Session, check_names, is_failure
+from .running import is_failure
+from .session import Session, check_names
 from .turns import Gain, Remedy, WhatIf
 
 WIDTH = 80

@@ -8,7 +8,7 @@ import dataclasses
 import datetime
 import itertools
 import time
-from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from ._core import Error
 from .agreement import Agreement
@@ -37,6 +37,8 @@ LESS_OFTEN = "with model.no_sync():  # accumulate gradients over more batches: u
 AT_MOST = "# the gain is inferred from steps without all-reduce, and is at most this"
 
 _RENDEZVOUS = itertools.count()
+
+Epoch = Tuple[Optional[int], bool]  # a loader's batches, None if unknown; whether the script counts them
 
 
 class Alone(Error):
@@ -139,13 +141,19 @@ class GroupArm(Arm):
 class GroupTurns(Agreement):
     """Interleaves the loop and its steps without all-reduce. Every process makes the same number of steps, as rank 0
     says. Without all-reduce nobody waits, so that a step takes a process's own time. `looking`: the change in turns of
-    the loop as it is."""
+    the loop as it is. `epochs`: returns this rank's, one for each loader."""
 
     def __init__(self, torch: Any, turns: Turns, groups: Sequence[Any], arm: Arm,
-                 looking: Change = contextlib.nullcontext) -> None:
+                 looking: Change = contextlib.nullcontext,
+                 epochs: Callable[[], List[Epoch]] = lambda: [(None, False)]) -> None:
         check_group(torch, groups)
         super().__init__(torch, next(groups[0].parameters()).device)
-        self._torch, self._looking = torch, looking
+        self._torch, self._looking, self._own_epochs = torch, looking, epochs
+        self._epochs: List[Epoch] = []  # the same on all ranks
+        self._store = self._group.distributed_c10d._get_default_store()
+        self._key = f"saturate/{next(_RENDEZVOUS)}"
+        self.rank = int(self._group.get_rank())
+        self.is_first_to_fail = False
         self.steps = STEPS  # of a turn
         self.most_workers = MOST_STEPS  # for each of which a turn may have a step
         self._turns, self._modules, self._arm = turns, groups, arm
@@ -161,14 +169,40 @@ class GroupTurns(Agreement):
 
     def _rendezvous(self) -> None:
         """The others may run the script alone, as those that Lightning starts: their collectives would not match."""
-        store, number = self._group.distributed_c10d._get_default_store(), next(_RENDEZVOUS)
-        keys = [f"saturate/{number}/{rank}" for rank in range(self._group.get_world_size())]
-        store.set(keys[self._group.get_rank()], "1")
+        keys = [f"{self._key}/{rank}" for rank in range(self._group.get_world_size())]
+        self._store.set(keys[self.rank], "1")
+        found = "all"
         try:
-            store.wait(keys, datetime.timedelta(seconds=RENDEZVOUS_S))
+            self._store.wait(keys, datetime.timedelta(seconds=RENDEZVOUS_S))
         except RuntimeError:
+            found = "some"
+        # The first to decide does so for all: a rank that comes too late leaves too.
+        if self._store.compare_set(f"{self._key}/found", "", found) != b"all":
             raise Alone("the other processes are not diagnosed. Call saturate.diagnose in all of them, or start "
-                        "all with torchrun --nproc-per-node N -m saturate diagnose SCRIPT") from None
+                        "all with torchrun --nproc-per-node N -m saturate diagnose SCRIPT")
+
+    def failed(self) -> None:
+        """The script failed. Another rank may have failed before, of which this one's failure is a consequence."""
+        with contextlib.suppress(RuntimeError):  # the process that keeps the store may have ended
+            self.is_first_to_fail = self._store.add(f"{self._key}/failed", 1) == 1
+
+    def _agree_on_epochs(self) -> None:
+        self._epochs = []
+        for of_ranks in zip(*self.gathered(self._own_epochs())):
+            lengths, are_counted = zip(*of_ranks)
+            self._epochs.append((min((each for each in lengths if each is not None), default=None), any(are_counted)))
+
+    def is_over(self, loader: int, given: int, is_stepping: bool) -> bool:
+        """Whether an epoch of a script's loop ends after as many batches, the same on all ranks: at its end they may
+        communicate. `loader`: its place in `epochs`. `is_stepping`: the loop makes steps between them."""
+        length, is_counted = self._epochs[min(loader, len(self._epochs) - 1)]
+        return (is_counted or not is_stepping) and length is not None and given >= length
+
+    def _begin(self) -> None:
+        """All ranks begin a turn together."""
+        self._agree_on_epochs()
+        with self._on_device():
+            self._group.barrier()
 
     def _agree_on(self, arm: Arm) -> None:
         arm.ahead, arm.workers = (max(each) for each in zip(*self.gathered((arm.ahead, arm.workers))))
@@ -205,9 +239,7 @@ class GroupTurns(Agreement):
             self._rest(arm)
 
     def turn(self, arm: Arm, change: Change) -> Steps:
-        """All ranks begin it together."""
-        with self._on_device():
-            self._group.barrier()
+        self._begin()
         return (yield from self._turns.fixed(arm, change, self._steps_of(arm)))
 
     def paced(self, arm: Arm, change: Change) -> Steps:
@@ -232,6 +264,7 @@ class GroupTurns(Agreement):
         if any(each != options for each in self.gathered(options)):
             raise Error("the processes call saturate.diagnose with different arguments. Pass the same values of only, "
                         "skip and seconds in all of them")
+        self._agree_on_epochs()
         yield from self._turns.fixed(self._arm, contextlib.nullcontext, 0)  # opens it
         self._agree_on(self._arm)
         pilot = yield from self._turns.fixed(self._arm, contextlib.nullcontext, STEPS)
@@ -267,8 +300,7 @@ class GroupTurns(Agreement):
         seconds: Dict[int, List[float]] = {size: [] for size in sizes}
         for number in range(rounds):
             for size in sizes if number % 2 == 0 else sizes[::-1]:
-                with self._on_device():
-                    self._group.barrier()
+                self._begin()
                 pace = yield from self._with_size(size)
                 if pace is None:
                     return

@@ -21,6 +21,15 @@ def check_torch(torch: Any) -> None:
         raise Error(f"torch {torch.__version__} is too old (saturate.diagnose). Install torch 2.4 or later")
 
 
+def imported_torch() -> Any:
+    try:
+        import torch
+    except ImportError as failure:
+        raise Error(f"torch cannot be imported: {failure}. Install torch 2.4 or later") from None
+    check_torch(torch)
+    return torch
+
+
 class Observation:
     """Filled while active(). `modules` are outermost, called outside compiled code, and had gradients; `steps` is
     counted by the user of this."""

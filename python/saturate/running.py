@@ -1,4 +1,4 @@
-"""Runs a script as Python does."""
+"""Runs a script as Python does, and tells how it ended."""
 
 from __future__ import annotations
 
@@ -68,6 +68,20 @@ def run_script(path: str, arguments: Sequence[str], source: Optional[str] = None
             exec(code, module.__dict__)
     finally:
         sys.argv, sys.path[:], sys.modules["__main__"] = before
+
+
+def is_interrupt(failure: BaseException) -> bool:
+    """Whether it is Ctrl-C, or what a program makes of that."""
+    each: Optional[BaseException] = failure
+    while each is not None and not isinstance(each, KeyboardInterrupt):
+        each = each.__context__
+    return each is not None
+
+
+def is_failure(failure: BaseException) -> bool:
+    """Whether a program that ends with it has failed."""
+    is_exit = isinstance(failure, SystemExit) and failure.code not in (None, 0)
+    return (isinstance(failure, Exception) or is_exit) and not is_interrupt(failure)
 
 
 def saved_by_cycle(iterator: Any) -> Optional[List[Any]]:

@@ -10,16 +10,15 @@ import time
 from typing import Any, Callable, Collection, Dict, Generator, Iterator, List, Optional, Sequence, Set
 
 from ._core import Error
-from .device_time import synchronize
 from .diagnosing import Diagnosis, conclude
-from .group_turns import Alone, check_group, is_spokesman, world_of
+from .group_turns import Alone, Epoch, check_group, is_spokesman
 from .loader import Loader
-from .loader_what_ifs import have_same_data, length_of, makes_own_batches, own_batches
-from .observing import STEPS, Observation, check_torch
-from .patches import all_replaced, endless_schedules, replaced
-from .running import Threads, run_script, saved_by_cycle, this_thread
-from .session import Session, check_names, is_failure, is_interrupt
-from .turns import Arm, Turns, first_line
+from .loader_what_ifs import have_same_data, length_of, makes_own_batches
+from .observing import STEPS, Observation, imported_torch
+from .patches import all_replaced
+from .running import Threads, is_failure, is_interrupt, run_script, saved_by_cycle, this_thread
+from .session import Session, check_names
+from .turns import first_line
 
 MOST_IDLE = 1000  # batches without a step between them: no loop accumulates the gradients of more
 NOT_COUNTING = ("saturate", "torch", "tqdm")  # modules that may ask for a loader's length, and go on after its end
@@ -27,15 +26,6 @@ NOT_COUNTING = ("saturate", "torch", "tqdm")  # modules that may ask for a loade
 
 class Finished(BaseException):
     """Ends the script: no `except Exception` of its own stops it."""
-
-
-def _imported_torch() -> Any:
-    try:
-        import torch
-    except ImportError as failure:
-        raise Error(f"torch cannot be imported: {failure}. Install torch 2.4 or later") from None
-    check_torch(torch)
-    return torch
 
 
 class _Watched:
@@ -281,7 +271,8 @@ class DiagnosedLoop(ScriptLoop):
         super().__init__(torch, path)
         self.session: Optional[Session] = None
         self._arguments: Dict[str, Any] = {"seconds": seconds, "only": only, "skip": skip, "clock": clock,
-                                           "report": lambda text: sys.stderr.write(f"saturate: {text}\n")}
+                                           "report": lambda text: sys.stderr.write(f"saturate: {text}\n"),
+                                           "epochs": self._epochs}
 
     def begin(self) -> Generator[Any, None, None]:
         check_group(self.torch, self.seen.groups)  # before anything is copied: sharded weights may not allow it
@@ -299,20 +290,31 @@ class DiagnosedLoop(ScriptLoop):
         if self.session:
             self.session.turns.interrupted()
 
+    def _epochs(self) -> List[Epoch]:
+        loaders = [each for each in (self.loader, self._again) if each is not None]
+        return [(length_of(each), hasattr(each, "_saturate_is_counted")) for each in loaders]
+
+    def is_over(self, loader: Any, given: int) -> bool:
+        group = None if self.session is None else self.session.group
+        if group is None:
+            return super().is_over(loader, given)
+        return group.is_over(int(loader is self._again), given, self._is_stepping)
+
+    def failed(self, end: BaseException) -> None:
+        """Called before anything is undone, which may take long."""
+        if self.session and self.session.group and is_failure(end):
+            self.session.group.failed()
+
     def is_answer(self, end: BaseException) -> bool:
         """Whether there is an answer although the script ended so. Notes what it says."""
         session = self.session
-        if session and not session.is_complete:
-            if is_interrupt(end):
-                session.ended = "it was interrupted"
-            elif is_failure(end):
-                if session.current is not None:
-                    session.current.fail(f"the script failed with it: {first_line(end)}")
-                elif isinstance(end, SystemExit) and session.pace is not None:  # as after a signal
-                    session.ended = f"the script exited: {first_line(end)}"
-                else:
-                    return False
-        return session is not None or not (is_interrupt(end) or is_failure(end))
+        if session is None:
+            return not (is_interrupt(end) or is_failure(end))
+        if session.is_complete:
+            return True
+        if is_interrupt(end):
+            session.ended = "it was interrupted"
+        return not is_failure(end) or session.explains(end)
 
     def conclude(self) -> Diagnosis:
         if self.session:
@@ -320,76 +322,26 @@ class DiagnosedLoop(ScriptLoop):
         return Diagnosis("undecided", None, not_found=[] if self.refused else self.missing(), refused=self.refused)
 
 
-class MeasuredLoop(ScriptLoop):
-    """Runs some more steps as they are, and notes their losses: the values that backward starts from."""
-
-    def __init__(self, torch: Any, path: str, steps: int) -> None:
-        super().__init__(torch, path)
-        self._steps = steps
-        self.rate = 0.0                # steps/s
-        self.losses: List[Any] = []
-        self._unscaled: Dict[int, Any] = {}  # by the id of what a GradScaler made of it, which is kept too
-
-    def begin(self) -> Generator[Any, None, None]:
-        if world_of(self.torch) > 1:  # they would wait for this one
-            raise Error("several processes train together, which only diagnose measures. Use diagnose")
-        backward = self.torch.autograd.backward
-
-        def noting(tensors: Any, *arguments: Any, **named: Any) -> Any:
-            first = tensors if isinstance(tensors, self.torch.Tensor) else tensors[0]
-            if first.numel() == 1:
-                self.losses.append(self._unscaled.get(id(first), (first, None))[0].detach())
-            self._unscaled.clear()
-            return backward(tensors, *arguments, **named)
-
-        scaler = self.torch.amp.GradScaler
-        scale = scaler.scale
-
-        def scaling(this: Any, outputs: Any) -> Any:
-            made = scale(this, outputs)
-            if isinstance(made, self.torch.Tensor):
-                self._unscaled[id(made)] = outputs, made
-            return made
-
-        arm = Arm(own_batches(self.loader))
-        turns = Turns((lambda: synchronize(self.torch)) if self.torch.cuda.is_available() else lambda: None)
-        with replaced(self.torch.autograd, "backward", noting), replaced(scaler, "scale", scaling), (
-                endless_schedules(self.torch)):
-            pace = yield from turns.steps(arm, contextlib.nullcontext, 0.0, self._steps)
-        self.rate = pace.steps_per_s
-
-    def loss(self) -> Optional[float]:
-        losses = self.losses[:self._steps]  # more if loaders had to settle, which differs between scripts
-        last = [float(each) for each in losses[3 * len(losses) // 4:]]
-        return sum(last) / len(last) if last else None
-
-
-def measure_script(path: str, arguments: Sequence[str], steps: int, source: Optional[str] = None) -> Dict[str, Any]:
-    """Steps/s, and the mean loss of the last quarter of the steps."""
-    loop = MeasuredLoop(_imported_torch(), path, steps)
-    try:
-        with loop.active():
-            run_script(path, arguments, source)
-    except (Finished, SystemExit):
-        pass
-    if not loop.rate:
-        raise Error(f"the script ended before {steps} steps were measured ({path}). Give it more epochs, or measure "
-                    "less: a smaller --steps, or for tune --seconds")
-    return {"rate": loop.rate, "loss": loop.loss()}
-
-
 def diagnose_script(path: str, arguments: Sequence[str], *, seconds: Optional[float] = None,
                     only: Optional[Collection[str]] = None, skip: Collection[str] = (), source: Optional[str] = None,
-                    spec: Any = None, clock: Callable[[], float] = time.perf_counter) -> Diagnosis:
-    """Runs the script until its loop is measured. Raises what the script raises before that."""
+                    spec: Any = None, clock: Callable[[], float] = time.perf_counter,
+                    if_failed: Callable[[Diagnosis], Any] = lambda _: None) -> Diagnosis:
+    """Runs the script until its loop is measured. Raises what the script raises before that, unless the answer explains
+    it. `if_failed` gets what was measured until then, in the process whose script fails first."""
     check_names(only, skip)
-    loop = DiagnosedLoop(_imported_torch(), path, seconds, only, skip, clock)
+    loop = DiagnosedLoop(imported_torch(), path, seconds, only, skip, clock)
     try:
         with loop.active():
-            run_script(path, arguments, source, spec)
+            try:
+                run_script(path, arguments, source, spec)
+            except BaseException as end:
+                loop.failed(end)
+                raise
     except Finished:
         pass
     except (Exception, SystemExit, KeyboardInterrupt) as end:
         if not loop.is_answer(end):
+            if loop.session is not None and loop.session.tells_of_failure():
+                if_failed(loop.conclude())
             raise
     return loop.conclude()

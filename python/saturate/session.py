@@ -10,7 +10,7 @@ from typing import Any, Callable, Collection, Generator, List, Optional
 from ._core import Error, paired_gain
 from .agreement import Agreed
 from .device_time import synchronize
-from .group_turns import GroupArm, GroupTurns, world_of
+from .group_turns import Epoch, GroupArm, GroupTurns, world_of
 from .loader_what_ifs import (OF_DATALOADER, AsItIs, epoch_starts, is_copied, loader_what_ifs, own_batches,
                               persistent_remedy)
 from .observing import STEPS, Observation
@@ -62,19 +62,20 @@ class Session:
     def __init__(self, torch: Any, loader: Any, seen: Observation, *, seconds: Optional[float],
                  only: Optional[Collection[str]], skip: Collection[str], objects: Collection[Any] = (),
                  clock: Callable[[], float] = time.perf_counter,
-                 report: Callable[[str], Any] = lambda _: None) -> None:
+                 report: Callable[[str], Any] = lambda _: None,
+                 epochs: Callable[[], List[Epoch]] = lambda: [(None, False)]) -> None:
         self.torch, self.loader, self.seen = torch, loader, seen
         self.seconds, self._is_given = seconds or SHORTEST_S, seconds is not None
         self._only, self._skip = only, skip
         self.has_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()
         self.turns = Turns((lambda: synchronize(torch)) if self.has_gpu else lambda: None, clock)
         seen.uncounted = self.turns.uncounted
-        self._clock, self._report = clock, report
+        self._clock, self._report, self._epochs = clock, report, epochs
         self._kept = Kept(torch, objects, samplers_of(loader), getattr(loader, "dataset", None))
         self._own = Arm(own_batches(loader), is_made_here=is_copied(loader))
         self._turn_s = min(MOST_TURN_S, max(LEAST_TURN_S, self.seconds * TURN_SHARE))
         self.results: List[WhatIf] = []
-        self._group: Optional[GroupTurns] = None  # of several processes, which make the same steps
+        self.group: Optional[GroupTurns] = None  # of several processes, which make the same steps
         self._found: Optional[List[WhatIf]] = None  # once: changes of the loader, which take long to find
         self.current: Optional[WhatIf] = None  # whose change runs, or has left its traces; also after a failure
         self.pace: Optional[Pace] = None      # of the loop as it is
@@ -101,6 +102,21 @@ class Session:
         is_tried = isinstance(failure, SystemExit) and self.current is not None
         return Error(first_line(failure)) if is_tried else failure
 
+    def explains(self, failure: BaseException) -> bool:
+        """Notes why the script failed. Returns whether that is part of the answer: with several processes it never is,
+        since the launcher ends those that wait for this one only if this one fails."""
+        where = "" if self.group is None else f" on rank {self.group.rank}"
+        is_exit = isinstance(failure, SystemExit)  # as after a signal
+        if self.current is not None:
+            self.current.fail(f"the script failed with it{where}: {first_line(failure)}")
+        else:
+            self.ended = f"the script {'exited' if is_exit else 'failed'}{where}: {first_line(failure)}"
+        return self.group is None and (self.current is not None or (is_exit and self.pace is not None))
+
+    def tells_of_failure(self) -> bool:
+        """Whether this process shows what was measured before the script failed."""
+        return self.pace is not None and (self.group is None or self.group.is_first_to_fail)
+
     def _measure(self) -> NoPace:
         self._begin = self._clock()
         try:
@@ -114,7 +130,7 @@ class Session:
             self._extend()
             self.results = self._wanted()  # with more time `compile` is tried too
             self._persistence()
-            first = yield from self._first_pass(FIRST_SHARE if self._group is None else GROUP_FIRST_SHARE)
+            first = yield from self._first_pass(FIRST_SHARE if self.group is None else GROUP_FIRST_SHARE)
             worth = [each for each in first if each.is_worth() or _is_suspect(each)]
             yield from self._second_pass(worth)
             yield from self._first_pass(1.0)
@@ -127,8 +143,9 @@ class Session:
 
     def _of_group(self) -> NoPace:
         """Measures all-reduces and a straggler first, in half of the seconds if they are given; then other changes."""
-        self._group = group = GroupTurns(self.torch, self.turns, self.seen.groups, self._own, self.seen.looking)
-        if self.torch.distributed.get_rank() > 0:
+        self.group = group = GroupTurns(self.torch, self.turns, self.seen.groups, self._own, self.seen.looking,
+                                        self._epochs)
+        if group.rank > 0:
             self._report = lambda _: None
         has_more = any(self.is_wanted(name) for name in NAMES if name not in OF_GROUP)
         options = self._only and sorted(self._only), sorted(self._skip), self._is_given and self.seconds
@@ -145,18 +162,18 @@ class Session:
             yield from self._limits()
 
     def _agreed(self, value: bool) -> bool:
-        return value if self._group is None else bool(self._group.agreed(value))
+        return value if self.group is None else bool(self.group.agreed(value))
 
     def _turn(self, arm: Arm, change: Change) -> Steps:
-        if self._group is None:
+        if self.group is None:
             return (yield from self.turns.steps(arm, change, self._turn_s))
-        return (yield from self._group.paced(arm, change))
+        return (yield from self.group.paced(arm, change))
 
     def _loading(self) -> Pace:
         """The loader alone; in a group that of the slowest rank."""
-        if self._group is None:
+        if self.group is None:
             return self.turns.loading(self._own, self._turn_s)
-        return self._group.loading(self._own)
+        return self.group.loading(self._own)
 
     def _unmeasured(self) -> List[WhatIf]:
         return [each for each in self.results if not each.skipped and each.gain is None]
@@ -206,7 +223,7 @@ class Session:
     def _wanted(self) -> List[WhatIf]:
         if self._found is None:
             find = functools.partial(loader_what_ifs, self.loader, self.has_gpu, self.seen.is_blocking, self.is_wanted)
-            self._found = find() if self._group is None else [*self.results, *self._group.of_loader(find)]
+            self._found = find() if self.group is None else [*self.results, *self.group.of_loader(find)]
         found = [*self._found, *step_what_ifs(self.seen, self.has_gpu, self.seconds)]
         found = self._without_needless([each for each in found if self.is_wanted(each.name)])
         is_starved = self.held_gain.ratio > max(NEEDED, self.loading_gain.ratio)
@@ -226,7 +243,7 @@ class Session:
         """Marks what-ifs that need no measurement as skipped, and returns all; in a group also those of other ranks."""
         for each in found:
             assert each.name in NAMES
-            if self._group is not None and each.name in ALONE and (not each.skipped or each.name == "compile"):
+            if self.group is not None and each.name in ALONE and (not each.skipped or each.name == "compile"):
                 each.skipped = WHY_ALONE
             limit = self.held_gain if each.is_input else self.loading_gain
             if not each.skipped and not each.gain and not each.has_own_limit and limit.high < NEEDED:
@@ -235,7 +252,7 @@ class Session:
             share = self._optimizer_share()
             if not each.skipped and each.name in OF_OPTIMIZERS and not self.has_gpu and 1 - share > 1 / NEEDED:
                 each.skipped = f"optimizers take only {100 * share:.1f} % of a step"
-        return found if self._group is None else self._group.agreed_what_ifs(found)
+        return found if self.group is None else self.group.agreed_what_ifs(found)
 
     def _optimizer_share(self) -> float:
         """The most that it can be of a step; 1: not known."""
@@ -280,13 +297,13 @@ class Session:
         """Interleaves the loop and the loop with the change, in alternating order."""
         begin, made = self._clock(), [0.0, 0.0]
         other = self._own
-        if what_if.batches is not None and self._group is not None:
+        if what_if.batches is not None and self.group is not None:
             other = GroupArm(what_if.batches, self._held)
         elif what_if.batches is not None:  # unless they are for the input, they are loaded like the loop's own
             other = Arm(what_if.batches, loaded=self._own.loaded if what_if.has_own_limit else 0.0)
         try:
-            if self._group is not None:
-                self._group.open(what_if, other)
+            if self.group is not None:
+                self.group.open(what_if, other)
             for number in range(rounds):
                 paces = {}
                 for is_changed in ((False, True) if number % 2 == 0 else (True, False)):
@@ -294,8 +311,8 @@ class Session:
                     change = what_if.change if is_changed else self.seen.looking
                     if is_changed or what_if.is_input:  # a change of the step leaves traces in turns without it
                         self.current = what_if if is_changed else None
-                    if not is_changed and other is not self._own and self._group is not None:
-                        self._group.loading(self._own)  # again: files may be in memory by now
+                    if not is_changed and other is not self._own and self.group is not None:
+                        self.group.loading(self._own)  # again: files may be in memory by now
                     paces[is_changed] = yield from self._turn(arm, change)
                 what_if.add(paces[False], paces[True])
                 what_if.conclude()
@@ -312,7 +329,7 @@ class Session:
         except Exception as failure:  # of the step, or of opening the batches
             if self.current is None:
                 raise
-            if self._group is not None:  # others may be in the middle of a step, where they agree on nothing
+            if self.group is not None:  # others may be in the middle of a step, where they agree on nothing
                 raise Error(f"the step failed with {what_if.name}: {first_line(failure)} (saturate.diagnose). "
                             f"Skip it: skip=[{what_if.name!r}]") from failure
             what_if.fail(f"it failed: {first_line(failure)}")
@@ -330,7 +347,7 @@ class Session:
             return
         find = functools.partial(epoch_starts, self.loader, self._clock, FIRST_ROUNDS)
         try:
-            found = find() if self._group is None else self._group.slowest_starts(find)
+            found = find() if self.group is None else self.group.slowest_starts(find)
         except Agreed as failure:
             self.results.append(not_tried(name, str(failure)))
             return
@@ -356,20 +373,6 @@ def _is_suspect(what_if: WhatIf) -> bool:
     """Whether it is one of SEEN with a small gain that may be worth a change: such a gain is probably not noise."""
     gain = what_if.gain
     return what_if.name in SEEN and gain is not None and gain.ratio >= SUSPECT and gain.high >= NEEDED
-
-
-def is_interrupt(failure: BaseException) -> bool:
-    """Whether it is Ctrl-C, or what a program makes of that."""
-    each: Optional[BaseException] = failure
-    while each is not None and not isinstance(each, KeyboardInterrupt):
-        each = each.__context__
-    return each is not None
-
-
-def is_failure(failure: BaseException) -> bool:
-    """Whether a program that ends with it has failed."""
-    is_exit = isinstance(failure, SystemExit) and failure.code not in (None, 0)
-    return (isinstance(failure, Exception) or is_exit) and not is_interrupt(failure)
 
 
 def samplers_of(loader: Any) -> List[Any]:

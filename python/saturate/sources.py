@@ -87,8 +87,10 @@ def _pixels(image: Any) -> Tuple[Any, int, int, int]:
         raise TypeError(f"its image is {_kind(image)} instead of bytes, an array of uint8, or a PIL image; "
                         "a dataset's transform must not make tensors")
     if dtype != "uint8" or len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3)):
+        hint = "" if dtype == "uint8" else (
+            ': scale images to uint8; other data, such as spectrograms or tables, are read from files ("npz:FILE")')
         raise TypeError(f"its image is an array of {dtype} {list(shape)} instead of uint8 "
-                        "[height, width, 3], [height, width, 1] or [height, width]")
+                        f"[height, width, 3], [height, width, 1] or [height, width]{hint}")
     if 0 in shape:
         raise ValueError(f"its image {list(shape)} is empty")
     contiguous = image if image.flags["C_CONTIGUOUS"] else image.copy(order="C")

@@ -275,18 +275,21 @@ __import__("os")._exit(0)
 """
 
 
-def outputs_of(store, *commands):
-    """The outputs of two processes."""
+def ends_of(store, *commands):
+    """(exit code, output, errors) of two processes."""
     if not torch.distributed.is_available():
         pytest.skip("this torch has no distributed")
     runs = [subprocess.Popen([sys.executable, *command, str(rank), store], stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True) for rank, command in enumerate(commands)]
-    found = []
-    for run in runs:
-        out, errors = run.communicate(timeout=300)
-        assert run.returncode == 0, errors
-        found.append(out)
-    return found
+    said = [run.communicate(timeout=300) for run in runs]
+    return [(run.returncode, *each) for run, each in zip(runs, said)]
+
+
+def outputs_of(store, *commands):
+    found = ends_of(store, *commands)
+    for code, _, errors in found:
+        assert code == 0, errors
+    return [out for _, out, _ in found]
 
 
 def test_two_processes_find_the_slow_one(tmp_path):
@@ -295,20 +298,12 @@ def test_two_processes_find_the_slow_one(tmp_path):
         assert out.startswith("straggler Rank 1"), out
 
 
-def planted(tmp_path, cause, fault, is_refused=False):
-    """The causes, and what was skipped: the same in both processes."""
+def found_by_two(tmp_path, text, **values):
+    """The causes, and what was skipped: the same in both processes. `values`: of the names in the program's text."""
     program = tmp_path / "program.py"
-    program.write_text(PLANTED.replace("FAULT", fault).replace("CAUSE", cause).replace("IS_REFUSED", str(is_refused))
-                       + END)
-    first, second = map(json.loads, outputs_of(tmp_path / "store", [program], [program]))
-    assert first == second and all(rate > 0 for rate in first[:3])
-    return first[3:]
-
-
-def loaded(tmp_path, cause, workers, fault="pass"):
-    """As planted(), with batches that take 20 ms."""
-    program = tmp_path / "program.py"
-    program.write_text(LOADED.replace("FAULT", fault).replace("CAUSE", cause).replace("WORKERS", str(workers)) + END)
+    for name, value in values.items():
+        text = text.replace(name, str(value))
+    program.write_text(text + END)
     first, second = map(json.loads, outputs_of(tmp_path / "store", [program], [program]))
     assert first == second and all(rate > 0 for rate in first[:3])
     return first[3:]
@@ -317,14 +312,14 @@ def loaded(tmp_path, cause, workers, fault="pass"):
 @pytest.mark.parametrize("cause, workers", [("data-loading", 0), ("workers-too-few", 1)])
 def test_two_processes_find_that_their_loaders_need_more_workers(tmp_path, cause, workers):
     """They sleep, so that cores do not matter."""
-    (found,), _ = loaded(tmp_path, cause, workers)
+    (found,), _ = found_by_two(tmp_path, LOADED, CAUSE=cause, WORKERS=workers, FAULT="pass")
     assert found["name"] == cause and found["low"] > 1.2 and found["edit"]["arguments"]["num_workers"] > workers
 
 
 @pytest.mark.parametrize("fault, why", [
     ("raise OSError", "OSError"), ("os.kill(os.getpid(), 9)", "DataLoader worker")])
 def test_workers_that_fail_in_one_process_do_not_hold_up_the_other(tmp_path, fault, why):
-    _, ((name, skipped),) = loaded(tmp_path, "data-loading", 0, fault)
+    _, ((name, skipped),) = found_by_two(tmp_path, LOADED, CAUSE="data-loading", WORKERS=0, FAULT=fault)
     assert name == "data-loading" and skipped.startswith(f"it failed on rank 1: {why}")
 
 
@@ -333,13 +328,13 @@ def test_workers_that_fail_in_one_process_do_not_hold_up_the_other(tmp_path, fau
     ("checkpoint-saves", "dist.get_rank() or torch.save(Slow(), io.BytesIO())"),  # the others wait for rank 0
 ])
 def test_two_processes_find_what_the_loop_does(tmp_path, cause, fault):
-    (found,), _ = planted(tmp_path, cause, fault)
+    (found,), _ = found_by_two(tmp_path, PLANTED, CAUSE=cause, FAULT=fault, IS_REFUSED=False)
     assert found["name"] == cause and found["low"] > 1.2
 
 
 def test_what_one_process_cannot_change_is_skipped_in_all(tmp_path):
-    assert planted(tmp_path, "item-in-loop", "values.tolist()", is_refused=True) == [
-        [], [["item-in-loop", "it failed on rank 1: refused"]]]
+    found = found_by_two(tmp_path, PLANTED, CAUSE="item-in-loop", FAULT="values.tolist()", IS_REFUSED=True)
+    assert found == [[], [["item-in-loop", "it failed on rank 1: refused"]]]
 
 
 @pytest.mark.parametrize("is_view", [False, True])
@@ -387,7 +382,7 @@ def test_one_of_several_processes_tells_of_another_loader(capsys, rank):
 
 
 def test_measure_is_for_one_process():
-    from saturate.scripts import MeasuredLoop
+    from saturate.measuring import MeasuredLoop
 
     loop = MeasuredLoop(torch, "train.py", steps=4)
     loop.torch = types.SimpleNamespace(distributed=types.SimpleNamespace(

@@ -88,8 +88,21 @@ def test_a_script_that_steps_once_after_each_pass(script, monkeypatch):  # noqa:
     assert not found.refused and found.rate > 0
 
 
+def test_a_script_that_fails_without_a_change_tells_what_was_measured(script, monkeypatch):  # noqa: F811
+    monkeypatch.setattr("saturate.session.Session._persistence",  # called when the loop as it is has been measured
+                        lambda session: setattr(session._clock, "is_measured", True))
+    text = TIMED.replace("zero_grad()", "zero_grad(set_to_none=False)").replace(
+        "optimizer.step();", "optimizer.step(); assert not hasattr(builtins.clock, 'is_measured'), 'wrong';")
+    told = []
+    with pytest.raises(AssertionError, match="wrong"):
+        timed(monkeypatch, script, text, only=["set-to-none"], if_failed=told.append)
+    found, = told
+    assert found.rate == pytest.approx(20, rel=0.01) and found.verdict == "undecided"
+    assert found.skipped == [("set-to-none", "there was no time: the script failed: wrong")]
+
+
 def test_the_loss_that_tune_compares_is_not_scaled(script):  # noqa: F811
-    from saturate.scripts import measure_script
+    from saturate.measuring import measure_script
 
     text = PLAIN.replace("loss.backward()", "scaler.scale(loss).backward()").replace(
         "optimizer.step()", "scaler.step(optimizer)\n            scaler.update()")
@@ -99,7 +112,7 @@ def test_the_loss_that_tune_compares_is_not_scaled(script):  # noqa: F811
 
 
 def test_tune_compares_losses_after_as_many_steps():
-    from saturate.scripts import MeasuredLoop
+    from saturate.measuring import MeasuredLoop
 
     loop = MeasuredLoop(torch, "train.py", steps=4)
     loop.losses = [4.0, 3.0, 2.0, 1.0, 0.5, 0.25]  # two steps more, while a loader's queue settled
@@ -220,7 +233,8 @@ def test_what_may_fail_is_tried_last(script, monkeypatch):  # noqa: F811
 @pytest.mark.parametrize("found, reason", [
     (None, "torch cannot be imported"), (types.SimpleNamespace(__version__="2.3.1+cpu"), "torch 2.3.1.cpu is too old")])
 def test_a_torch_that_is_missing_or_too_old_is_an_error(script, monkeypatch, found, reason):  # noqa: F811
-    from saturate.scripts import diagnose_script, measure_script
+    from saturate.measuring import measure_script
+    from saturate.scripts import diagnose_script
 
     monkeypatch.setitem(sys.modules, "torch", found)
     with pytest.raises(saturate.Error, match=reason):

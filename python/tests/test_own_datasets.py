@@ -89,6 +89,7 @@ def test_forms_of_images():
     (3, "int instead of"), ({"image": b"", "label": 0}, "dict instead of"),
     (("a", "b", "c"), "tuple instead of"), (("text", 0), "str instead of bytes"),
     ((np.zeros((6, 6, 3), np.float32), 0), "float32"), ((np.zeros((3, 6, 6), np.uint8), 0), r"\[3, 6, 6\]"),
+    ((np.zeros((80, 90), np.int16), 0), r'of int16 \[80, 90\] .*: scale images to uint8; .* files \("npz:FILE"\)'),
     ((np.zeros((0, 6, 3), np.uint8), 0), "empty"), ((PNG.read_bytes(), "cat"), "label is str"),
     ((PNG.read_bytes(), 2**70), "64 bits"), ((PNG.read_bytes(), 1.5), "label is float"), ((b"", 0), "sample 1"),
     ((b"no image", 0), "sample 1")])

@@ -96,12 +96,12 @@ def test_a_result_that_cannot_be_written_is_printed(tmp_path, monkeypatch, capsy
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_one_of_several_processes_says_the_result(tmp_path, monkeypatch, capsys, rank):
-    from saturate import __main__, scripts
+    from saturate import __main__, measuring
 
     for name, value in (("RANK", rank), ("WORLD_SIZE", 2)):
         monkeypatch.setenv(name, str(value))
     (tmp_path / "train.py").write_text("")
-    monkeypatch.setattr(scripts, "measure_script", lambda *_: {"rate": 1.0, "loss": None})
+    monkeypatch.setattr(measuring, "measure_script", lambda *_: {"rate": 1.0, "loss": None})
     monkeypatch.setattr("sys.argv", ["saturate", "measure", "--json", str(tmp_path / "x.json"),
                                      str(tmp_path / "train.py")])
     assert __main__.main() == 0

@@ -138,7 +138,8 @@ def test_objects_are_sent_from_the_modules_gpu():
             gathered[1] = ([10 * each for each in value[0]], *value[1:])
 
     group = mock.MagicMock(**{"get_world_size.return_value": 2, "get_rank.return_value": 0, "barrier.side_effect": note,
-                              "broadcast_object_list.side_effect": note, "all_gather_object.side_effect": gather})
+                              "broadcast_object_list.side_effect": note, "all_gather_object.side_effect": gather,
+                              "distributed_c10d._get_default_store.return_value.compare_set.return_value": b"all"})
     weight = types.SimpleNamespace(device=torch.device("cuda", 1))
     module = types.SimpleNamespace(parameters=lambda: iter([weight]), no_sync=contextlib.nullcontext)
     fake = types.SimpleNamespace(distributed=group, cuda=types.SimpleNamespace(device=on))

@@ -78,7 +78,7 @@ std::optional<ImageInfo> FastDecoder::open(std::span<const std::byte> bytes,
 
 std::optional<ImageInfo> FastDecoder::open_to_pack(const SegmentedJpeg& segments) {
   has_header_ = int64_t{segments.width()} * segments.height() <= max_pixels_ &&
-                read_scan_header(segments.file(), header_);
+                read_scan_header(segments.file(), segments.frame(), header_);
   if (!has_header_) return std::nullopt;
   segments_ = &segments;
   width_ = segments.width();
@@ -170,7 +170,7 @@ size_t FastDecoder::plan_pack(const SampleTransform& transform, const ImageSize&
     index_->find(key(), points_);
     if (points_.point.empty()) return 0;
   }
-  if (!has_header_ && !(jpeg_.has_planes() && read_scan_header(jpeg_.info(), header_))) return 0;
+  if (!has_header_ && !read_scan_header(jpeg_, header_)) return 0;
   const Cut cut = as_stored(transform, size);
   const Box& crop = cut.transform.crop;
   const JpegPlanes planes = plan_planes(header_, width_, crop, choose_scale(crop, cut.size));

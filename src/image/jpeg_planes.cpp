@@ -45,7 +45,9 @@ bool JpegDecoder::is_incomplete() const {
 }
 
 bool JpegDecoder::has_planes() const {
-  if (!can_read_planes() || is_rgb() || !is_packed_size(info_)) return false;
+  if (!can_read_planes() || is_rgb() ||
+      !is_packed_size(int(info_.image_width), int(info_.image_height)))
+    return false;
   if (info_.num_components == 1) return true;
   const jpeg_component_info &luma = info_.comp_info[0], &blue = info_.comp_info[1],
                             &red = info_.comp_info[2];

@@ -46,8 +46,8 @@ inline int divide_up(int a, int b) {
 }
 
 // Whether an image is large enough to be cut into segments or packed for a GPU.
-inline bool is_packed_size(const jpeg_decompress_struct& info) {
-  return info.image_width >= 2 * DCTSIZE && info.image_height >= 2 * DCTSIZE;
+inline bool is_packed_size(int width, int height) {
+  return width >= 2 * DCTSIZE && height >= 2 * DCTSIZE;
 }
 
 // Pixels along a side of a block in the scaled image.

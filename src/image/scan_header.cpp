@@ -7,6 +7,7 @@
 
 #include "image/codec.h"
 #include "image/jpeg_markers.h"
+#include "image/libjpeg.h"
 
 namespace saturate {
 namespace {
@@ -20,20 +21,24 @@ constexpr auto kPlaces = [] {
   return places;
 }();
 
-// Collects the markers before a scan.
+// Collects what the markers before a scan say, in addition to the frame.
 class HeaderReader {
  public:
-  HeaderReader(std::span<const std::byte> file, ScanHeader& header)
-      : file_(file), header_(header) {}
+  HeaderReader(std::span<const std::byte> file, const JpegFrame& frame, ScanHeader& header)
+      : file_(file), header_(header) {
+    header_ = {};
+    static_cast<JpegFrame&>(header_) = frame;
+  }
 
   bool read() {
-    header_ = {};
-    const bool whole = walk_markers(file_, [this](int marker, size_t place, size_t end) {
-      if (marker == kScan) scan_at_ = end;
+    if (std::max(header_.width, header_.height) > JPEG_MAX_DIMENSION ||
+        !is_packed_size(header_.width, header_.height))
+      return false;
+    walk_markers(file_, [this](int marker, size_t place, size_t end) {
       plain_ = plain_ && read_marker(marker, marker_body(file_, place, end));
     });
-    if (!whole || !plain_ || header_.components == 0 || !has_tables() || !is_ycc()) return false;
-    const auto scan = file_.subspan(scan_at_);
+    if (!plain_ || !has_tables() || !is_ycc()) return false;
+    const auto scan = file_.subspan(header_.scan_at);
     header_.scan = {reinterpret_cast<const uint8_t*>(scan.data()), scan.size()};
     return orientation_.found() <= 1;
   }
@@ -45,14 +50,13 @@ class HeaderReader {
     switch (marker) {
       case kFrame0:
       case kFrame1:
-        return header_.components == 0 && read_frame(body);
+        return read_frame(body);
       case kHuffmanTables:
         return read_codes(body);
       case kQuantTables:
         return read_quants(body);
       case kRestartInterval:
-        if (body.size() == 2) header_.restart = big16(body, 0);
-        return body.size() == 2;
+        return true;
       case kScan:
         return read_scan(body);
       case kApp1:
@@ -73,28 +77,13 @@ class HeaderReader {
   }
 
   bool read_frame(Body body) {
-    if (body.size() < 6 || byte_at(body, 0) != 8) return false;
-    header_.height = big16(body, 1);
-    header_.width = big16(body, 3);
-    const int count = byte_at(body, 5);
-    if ((count != 1 && count != 3) || body.size() != 6 + 3 * size_t(count)) return false;
-    if (std::max(header_.width, header_.height) > JPEG_MAX_DIMENSION) return false;
-    if (std::min(header_.width, header_.height) < 2 * DCTSIZE) return false;  // is_packed_size()
-    header_.components = count;
-    for (int c = 0; c < count; ++c) {
+    for (int c = 0; c < header_.components; ++c) {
       const size_t at = 6 + 3 * size_t(c);
       id_[c] = byte_at(body, at);
       quant_of_[c] = byte_at(body, at + 2);
-      const int factors = byte_at(body, at + 1);
-      if (quant_of_[c] >= kQuants || (c > 0 && factors != 0x11)) return false;
-      for (int other = 0; other < c; ++other)
-        if (id_[other] == id_[c]) return false;
-      if (c > 0) continue;
-      header_.across = factors >> 4;
-      header_.down = factors & 15;
+      if (quant_of_[c] >= kQuants || std::find(id_, id_ + c, id_[c]) != id_ + c) return false;
     }
-    const bool full = header_.across == 1 && header_.down == 1;
-    return full || (count == 3 && header_.across == 2 && (header_.down == 1 || header_.down == 2));
+    return true;
   }
 
   bool read_codes(Body body) {
@@ -129,8 +118,7 @@ class HeaderReader {
 
   bool read_scan(Body body) {
     const int count = header_.components;
-    if (count == 0 || body.size() != 4 + 2 * size_t(count) || byte_at(body, 0) != count)
-      return false;
+    if (body.size() != 4 + 2 * size_t(count)) return false;
     for (int c = 0; c < count; ++c) {
       const size_t at = 1 + 2 * size_t(c);
       const int tables = byte_at(body, at + 1), dc = tables >> 4, ac = tables & 15;
@@ -163,7 +151,6 @@ class HeaderReader {
   ScanHeader& header_;
   bool plain_ = true, has_jfif_ = false;
   int adobe_transform_ = -1;
-  size_t scan_at_ = 0;
   int id_[3] = {}, quant_of_[3] = {};
   bool has_quant_[kQuants] = {}, has_codes_[kPackedTables] = {};
   uint16_t quant_[kQuants][DCTSIZE2] = {};
@@ -182,14 +169,14 @@ int reduced_size(int fewer_across, int fewer_down, int scale) {
 
 }  // namespace
 
-bool read_scan_header(std::span<const std::byte> file, ScanHeader& header) {
-  return HeaderReader(file, header).read();
+bool read_scan_header(std::span<const std::byte> file, const JpegFrame& frame, ScanHeader& header) {
+  return HeaderReader(file, frame, header).read();
 }
 
-bool read_scan_header(jpeg_decompress_struct& info, ScanHeader& header) {
+bool read_scan_header(JpegDecoder& decoder, ScanHeader& header) {
   header = {};
-  const bool colours = info.jpeg_color_space == JCS_YCbCr || info.num_components == 1;
-  if (!colours || !is_packed_size(info) || !BaselineScan::supports(info)) return false;
+  jpeg_decompress_struct& info = decoder.info();
+  if (!decoder.has_planes() || !BaselineScan::supports(info)) return false;
   const bool single = info.num_components == 1;
   header.width = int(info.image_width);
   header.height = int(info.image_height);

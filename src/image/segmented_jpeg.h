@@ -23,7 +23,7 @@ struct JpegFrame {
   int width = 0, height = 0;  // of the frame, pixels
   int components = 0;         // 1 or 3
   int across = 1, down = 1;   // sampling factors of the first component; 1 for the others
-  int restart = 0;            // MCUs between restart markers
+  int restart = 0;            // MCUs between restart markers; 0: none
   size_t size_at = 0;         // offset of the height, then the width: two big-endian bytes each
   size_t scan_at = 0;         // offset of the first byte of entropy-coded data
   int mcu_width() const { return across * 8; }
@@ -46,6 +46,7 @@ class SegmentedJpeg {
   int components() const { return frame_.components; }
   int segments_across() const { return across_; }
   int segment_mcus() const { return frame_.restart; }
+  const JpegFrame& frame() const { return frame_; }
   // The whole JPEG, including padded columns.
   std::span<const std::byte> file() const { return file_; }
 

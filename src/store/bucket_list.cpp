@@ -98,6 +98,7 @@ ListPage BucketList::page(const std::string& prefix, bool by_folder, const std::
   call.request.most = kMostPage;
   call.request.stall_s = stall_s_;
   call.request.region = place_.bucket.region;
+  call.request.authorities = place_.bucket.authorities;
   // In the order of the names, which the signature requires.
   call.request.url = place_.bucket.url + "?" +
                      (token.empty() ? "" : "continuation-token=" + encode_query(token) + "&") +

@@ -72,6 +72,7 @@ Credentials ask_web_identity(Env& env, HttpCalls& calls, const CredentialService
       "&WebIdentityToken=" + encode_query(token_of(env, service.token_file));
   const auto bytes = std::as_bytes(std::span(form));
   call.request.method = "POST";
+  call.request.authorities = service.authorities;
   call.request.body = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
   const std::string path =
       "AssumeRoleWithWebIdentityResponse/AssumeRoleWithWebIdentityResult/Credentials/";

@@ -50,7 +50,9 @@ std::optional<CredentialService> find_web_identity(Env& env) {
   service.origin = "the web identity in " + service.token_file;
   service.url = environment_value("AWS_ENDPOINT_URL_STS");
   if (service.url.empty()) service.url = environment_value("AWS_ENDPOINT_URL");
-  if (service.url.empty()) service.url = amazon_url("sts", find_s3_settings(env).region);
+  const S3Settings s3 = find_s3_settings(env);
+  service.authorities = s3.authorities;
+  if (service.url.empty()) service.url = amazon_url("sts", s3.region);
   if (!is_web_url(service.url))
     fail(ErrorKind::kUsage, "the endpoint is not a URL", "AWS_ENDPOINT_URL_STS",
          "Write a URL such as https://sts.example:9000 into AWS_ENDPOINT_URL_STS");

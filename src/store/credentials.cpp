@@ -256,12 +256,19 @@ S3Settings find_s3_settings(Env& env) {
   std::string style = environment_value("AWS_S3_ADDRESSING_STYLE");
   try {
     if (style.empty()) style = profile().value("s3.addressing_style");
+    if (environment_value("AWS_CA_BUNDLE").empty())
+      settings.authorities = profile().value("ca_bundle");
   } catch (const Error&) {
     // Perhaps another user's files: the environment has the endpoint and the region.
   }
   if (!style.empty() && style != "path" && style != "virtual" && style != "auto")
     fail(ErrorKind::kUsage, "the addressing style is neither path, virtual nor auto", style,
          "Write path, virtual or auto into AWS_S3_ADDRESSING_STYLE or the profile");
+  if (const std::string& file = settings.authorities;
+      !file.empty() && !settings.endpoint.starts_with("http://") && !env.exists(file))
+    fail(ErrorKind::kUsage, "there is no such file of certificate authorities: " + file,
+         "ca_bundle of profile " + profile().name,
+         "Correct the path, or set AWS_CA_BUNDLE, which comes first");
   settings.path_style = style == "path" || (style != "virtual" && !settings.endpoint.empty());
   return settings;
 }

@@ -46,6 +46,7 @@ struct CredentialService {
   std::string role, session;  // kWebIdentity
   std::string command;        // kProcess
   bool may_be_away = false;   // kMachine, which no setting names: then requests are not signed
+  std::string authorities;    // kWebIdentity; as of S3Settings
   std::string origin;         // for messages
 };
 
@@ -69,12 +70,14 @@ struct S3Settings {
   std::string endpoint;  // https://HOST[:PORT]; "": Amazon's
   std::string region;
   bool path_style = false;  // HOST/BUCKET/KEY instead of BUCKET.HOST/KEY
+  std::string authorities;  // file of certificate authorities; "": as for other servers
 };
 
 // AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION, else endpoint_url and
 // region of the profile. AWS_S3_ADDRESSING_STYLE, or addressing_style of the profile, is path,
-// virtual or auto: path if there is an endpoint. Fails with kUsage, without the URL, if the
-// endpoint is none or carries a user name.
+// virtual or auto: path if there is an endpoint. ca_bundle of the profile names the authorities if
+// AWS_CA_BUNDLE does not. Fails with kUsage, without the URL, if the endpoint is none or carries a
+// user name, or if an endpoint with TLS has a ca_bundle that does not exist.
 S3Settings find_s3_settings(Env& env);
 
 // Where gs:// is, without a slash at the end: Google's own, or STORAGE_EMULATOR_HOST, as Google's

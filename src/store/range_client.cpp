@@ -125,6 +125,7 @@ bool RangeClient::send(const FetchPtr& fetch) {
     if (!found.is_there) return false;
     request.signer = found.credentials;
     request.region = object.location.region;
+    request.authorities = object.location.authorities;
     move_to_region(request.url, request.region);
   }
   // The number is not known before start() returns; no reply comes before the thread's next round.

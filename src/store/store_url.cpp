@@ -156,11 +156,11 @@ BucketPlace locate_bucket(Env& env, const std::string& url) {
   if (s3.endpoint.empty() && bucket.ends_with("--x-s3"))
     fail_url("names a directory bucket (S3 Express), whose requests are signed in another way", url,
              "Copy the data to a general purpose bucket");
-  if (s3.path_style || needs_path_style(bucket))
-    return {{endpoint + "/" + bucket + "/", true, s3.region}, key};
   const size_t host = endpoint.find("://") + 3;
-  return {{endpoint.substr(0, host) + bucket + "." + endpoint.substr(host) + "/", true, s3.region},
-          key};
+  const std::string place = s3.path_style || needs_path_style(bucket)
+                                ? endpoint + "/" + bucket
+                                : endpoint.substr(0, host) + bucket + "." + endpoint.substr(host);
+  return {{place + "/", true, s3.region, false, s3.authorities}, key};
 }
 
 StoreLocation locate_object(Env& env, const std::string& url) {

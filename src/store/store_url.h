@@ -38,6 +38,7 @@ struct StoreLocation {
   bool is_bucket = false;  // s3: or gs:: signed if there are credentials, and never redirected
   std::string region;      // for the signature
   bool is_google = false;  // gs:, which is not for Amazon's keys
+  std::string authorities = {};  // as of S3Settings
 };
 
 // A bucket of s3:// or gs://, and a key in it: of an object, or what keys begin with.

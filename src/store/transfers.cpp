@@ -43,7 +43,7 @@ void set_error(HttpReply& reply, CURLcode code, const std::string& text) {
   } else if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE) {
     reply.remedy =
         "Check the server's certificate, and that the package ca-certificates is installed; "
-        "AWS_CA_BUNDLE names another file of authorities";
+        "AWS_CA_BUNDLE, or for s3:// ca_bundle of the profile, names another file of authorities";
   } else if (code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_URL_MALFORMAT) {
     reply.remedy = "Check the URL, and the endpoint";
   } else if (code == CURLE_NOT_BUILT_IN || code == CURLE_UNKNOWN_OPTION) {
@@ -254,7 +254,8 @@ struct Transfers::State {
     }
     set(CURLOPT_URL, request.url.c_str());
     if (!request.region.empty()) set(CURLOPT_PATH_AS_IS, 1L);  // ".." may be part of a key
-    if (!authorities.empty()) set(CURLOPT_CAINFO, authorities.c_str());
+    const std::string& file = request.authorities.empty() ? authorities : request.authorities;
+    if (!file.empty()) set(CURLOPT_CAINFO, file.c_str());
     require(set(CURLOPT_PROTOCOLS_STR, "http,https"), "does not restrict its protocols");
     set(CURLOPT_NOSIGNAL, 1L);
     set(CURLOPT_QUICK_EXIT, 1L);  // a transfer that is cancelled does not wait for a name server

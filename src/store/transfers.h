@@ -25,6 +25,7 @@ struct HttpRequest {
   std::vector<std::string> headers;   // "Name: value"
   std::optional<Credentials> signer;  // signs with AWS Signature Version 4
   std::string region;                 // for the signature
+  std::string authorities;            // file of certificate authorities; "": the transfers' own
   size_t most = 0;                    // bytes of the body; the transfer of a longer one is ended
   double timeout_s = 0;               // of the whole transfer; 0: none
   int stall_s = 0;                    // instead of the transfers' own; 0: that

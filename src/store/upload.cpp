@@ -106,6 +106,7 @@ HttpCall Upload::call_of(const std::string& method, const std::string& query) co
   call.request.method = method;
   call.request.url = location_.url + query;
   call.request.region = location_.region;
+  call.request.authorities = location_.authorities;
   call.request.most = kMostReply;
   return call;
 }

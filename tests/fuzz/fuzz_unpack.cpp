@@ -106,11 +106,9 @@ Segmented make_segmented(uint64_t number) {
       !segmenter.is_exact())
     throw std::logic_error("a sound JPEG is not split");
   SegmentedJpeg opened;
-  JpegFrame frame;
   opened.open(made.file, made.width, made.height, "input");
-  read_jpeg_frame(opened.file(), frame);
   made.header_at = made.file.size() - opened.file().size();
-  made.scan_at = made.header_at + frame.scan_at;
+  made.scan_at = made.header_at + opened.frame().scan_at;
   return made;
 }
 

@@ -23,7 +23,7 @@ from ddp_peer import Saturate, cores, outputs
 from peer_report import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
-from net_hosts import Host, can_delay, join, missing, parse_links
+from net_hosts import Host, can_shape, join, missing, parse_links
 
 ADDRESSES = ["10.77.0.1", "10.77.0.2"]
 # With all gradients in one bucket, they are sent after backward.
@@ -68,7 +68,7 @@ def main():
     if why:
         print(f"skipped: {why}", file=sys.stderr)
         sys.exit(77)
-    delays = can_delay()
+    delays = can_shape(1)
     values = {}
     with tempfile.TemporaryDirectory() as path:
         saturate = Saturate(arguments, pathlib.Path(path))
