@@ -151,6 +151,7 @@ struct Transfers::State {
   State(Env& e, int stall) : env(e), stall_s(stall), authorities(find_authorities(e)) {
     curl.multi_setopt(multi, CURLMOPT_MAX_TOTAL_CONNECTIONS, kMostConnections);
     curl.multi_setopt(multi, CURLMOPT_MAXCONNECTS, kMostConnections);
+    curl.multi_setopt(multi, CURLMOPT_MAX_CONCURRENT_STREAMS, kMostConnections);  // of HTTP/2
     thread.emplace(1, "store");
     thread->submit([this] { run(); });
   }
