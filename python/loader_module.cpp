@@ -36,6 +36,7 @@ class PyLoader {
         planar_(setup.planar),
         soft_(setup.soft_labels),
         mixes_(setup.mixes),
+        trains_(setup.train),
         mixable_(setup.train && (recipe_.augment.mixup > 0 || recipe_.augment.cutmix > 0)),
         vectors_(setup.vectors),
         data_(open_data(setup, recipe_)),
@@ -121,6 +122,12 @@ class PyLoader {
   size_t batches() const { return batches_; }
   int batch() const { return recipe_.train.batch; }
   uint64_t seed() const { return recipe_.seed; }
+  // "full", "block:4096" or "none", for the samples of an epoch.
+  std::string order() const {
+    const ShuffleOptions& shuffle = recipe_.data.shuffle;
+    if (!trains_ || shuffle.mode == ShuffleMode::kNone) return "none";
+    return shuffle.mode == ShuffleMode::kFull ? "full" : "block:" + std::to_string(shuffle.block);
+  }
   size_t size() const { return size_; }
   std::vector<double> mean() const { return recipe_.augment.mean; }
   std::vector<double> deviation() const { return recipe_.augment.std; }
@@ -303,7 +310,8 @@ class PyLoader {
   const pid_t process_ = getpid();
   const Recipe recipe_;
   const bool planar_, soft_;
-  const bool mixes_;                                      // pixels; the labels always
+  const bool mixes_;  // pixels; the labels always
+  const bool trains_;
   const bool mixable_;                                    // whether labels are pairs
   const std::shared_ptr<LabelVectors> vectors_;           // null: a sample has one label, or a mask
   mutable Mutex consuming_;                               // the loader has one consumer at a time
@@ -366,6 +374,7 @@ NB_MODULE(_core, module) {
       .def_prop_ro("batches", &PyLoader::batches)
       .def_prop_ro("batch", &PyLoader::batch)
       .def_prop_ro("seed", &PyLoader::seed)
+      .def_prop_ro("order", &PyLoader::order)
       .def_prop_ro("size", &PyLoader::size)
       .def_prop_ro("mean", &PyLoader::mean)
       .def_prop_ro("std", &PyLoader::deviation)

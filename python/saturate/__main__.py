@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
 import os
@@ -73,21 +72,30 @@ def _is_spokesman() -> bool:
         return True
 
 
-def _flush() -> None:
-    """Says nothing if the reader of the output has gone, as after `| head`."""
+def _flush() -> Optional[OSError]:
+    """Returns why the output cannot be written. None if its reader has gone, as after `| head`."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as failure:
         with open(os.devnull, "w") as null:  # else Python tries again at its end, and prints the error
             os.dup2(null.fileno(), 1)
+        if not isinstance(failure, BrokenPipeError):
+            return failure
+    return None
 
 
 def _print(text: str, file: Any = None) -> None:
     _flush()
-    with contextlib.suppress(BrokenPipeError):
+    failure = None
+    try:
         print(text, file=file)
-    _flush()
+    except BrokenPipeError:
+        pass
+    except OSError as error:
+        failure = error
+    if failure := _flush() or failure:
+        raise Error(f"the output cannot be written: {failure}. Make room, or print it elsewhere")
 
 
 def _tell(path: Optional[str], value: Any, text: str, file: Any = None) -> None:

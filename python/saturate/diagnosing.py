@@ -76,7 +76,7 @@ class Diagnosis:
                 lines += ["", title, *(f"  {_gain_line(cause)}" for cause in causes)]
         if self.skipped:
             lines += ["", "not measured:"]
-            for why, names in _by_reason(self.skipped):
+            for why, names in by_reason(self.skipped):
                 lines += _wrapped(f"{', '.join(names)}: {why}", "  ")
         if self.not_found:
             lines += ["", *_wrapped("not found: " + "; ".join(self.not_found), "")]
@@ -99,7 +99,7 @@ def _gain_line(cause: Cause) -> str:
     return f"{cause.name:<18} {'' if cause.gain >= 10 else ' '}{gain}"
 
 
-def _by_reason(skipped: Sequence[Tuple[str, str]]) -> List[Tuple[str, List[str]]]:
+def by_reason(skipped: Sequence[Tuple[str, str]]) -> List[Tuple[str, List[str]]]:
     found: Dict[str, List[str]] = {}
     for name, why in skipped:
         names = found.setdefault(why, [])

@@ -72,7 +72,10 @@ class Iteration:
         if loader._names:
             batch = (batch, names) if isinstance(batch, dict) else (*batch, names)
         if loader._transform is not None:
-            batch = loader._transform(batch)
+            try:
+                batch = loader._transform(batch)
+            except StopIteration as failure:  # else it would end the epoch
+                raise RuntimeError("batch_transform raised StopIteration") from failure
         self._staged.popleft()
         place.batch, place.begun = index + 1, True
         if self._accelerate is not None:

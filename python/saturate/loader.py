@@ -360,27 +360,29 @@ class Loader:
         """The next iteration is this epoch, from its first batch. A current iteration continues."""
         self._at = Place(_position("epoch", epoch))
 
-    def state_dict(self) -> Dict[str, int]:
+    def state_dict(self) -> Dict[str, Union[int, str]]:
         """The position: the next iteration of a loader that loads it continues with the next batch, which after the
         last one of an epoch is the first of the next. It is the same on all ranks, and for any number of them."""
         at = self._at
         is_over = at.begun and at.batch >= len(self)  # programs that count batches never ask for the end
         return {"epoch": at.epoch + is_over, "batch": 0 if is_over else at.batch, **self._order()}
 
-    def load_state_dict(self, state: Dict[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Union[int, str]]) -> None:
         """The next iteration continues at this position. A current one ends: its next() raises Error, since its batches
-        would not be those after this position. Raises Error if the state is of another number of samples, batch or
-        seed: use set_epoch(state["epoch"]) then."""
+        would not be those after this position. Raises Error if the state is of another number of samples, batch, seed
+        or shuffle: use set_epoch(state["epoch"]) then."""
         if not isinstance(state, Mapping) or not {"epoch", "batch"} <= state.keys():
             raise Error(f"not a state of a saturate.Loader ({type(state).__name__}). Give what state_dict() returned")
         at = Place(*(_position(name, state[name]) for name in ("epoch", "batch")))
         for name, own in self._order().items():
             if state.get(name, own) != own:
-                raise Error(f"the state is of a loader with {name} {state[name]}, but this one has {own}: "
-                            f"make it with the same {name}, or start an epoch with set_epoch()")
+                said = "batch (of all ranks)" if name == "batch_size" else name
+                raise Error(f"the state is of a loader with {said} {state[name]}, but this one has {own}: "
+                            f"make it with the same {said}, or start an epoch with set_epoch()")
         self._at, self._running = at, None
 
-    def _order(self) -> Dict[str, int]:
+    def _order(self) -> Dict[str, Union[int, str]]:
         """The values that a place in an epoch depends on; "batch_size" counts all ranks."""
         self._follow_group()
-        return {"samples": self._core.size, "batch_size": self._core.batch, "seed": self._core.seed}
+        return {"samples": self._core.size, "batch_size": self._core.batch, "seed": self._core.seed,
+                "shuffle": self._core.order}

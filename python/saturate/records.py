@@ -83,6 +83,9 @@ class RunFolder:
                               "turn, and each watch ends the one before: watch only the training loader")
         except BaseException:
             self.close()
+            with contextlib.suppress(OSError):
+                os.remove(os.path.join(self.path, "host.json"))
+                os.rmdir(self.path)
             raise
 
     def write(self, record: Dict[str, Any]) -> None:
@@ -178,7 +181,11 @@ def open_outputs(out: Any, tensorboard: Union[bool, str, os.PathLike[str]]) -> O
     if not keeps_runs():
         return Outputs()
     kind = None if tensorboard is False else summary_writer()
-    outputs = Outputs(None if out is None else RunFolder(out))
+    try:
+        outputs = Outputs(None if out is None else RunFolder(out))
+    except OSError as failure:
+        raise Error(f"the watch cannot be written: {failure} ({os.fspath(out)}). Give out= another folder, or make "
+                    "room") from failure
     if kind is not None:
         try:
             folder: Any = os.path.join(outputs.open[0].path, "tb") if tensorboard is True else tensorboard

@@ -63,7 +63,7 @@ def run_script(path: str, arguments: Sequence[str], source: Optional[str] = None
     before = sys.argv, sys.path[:], sys.modules["__main__"]
     try:
         sys.argv, sys.modules["__main__"] = [path, *arguments], module
-        sys.path[0] = os.getcwd() if spec is not None else os.path.dirname(file_path)
+        sys.path[0] = os.getcwd() if spec is not None else os.path.dirname(os.path.realpath(path))
         with replaced(records, "is_measured_script", True):
             exec(code, module.__dict__)
     finally:

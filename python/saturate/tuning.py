@@ -11,12 +11,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import textwrap
 import tokenize
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from ._core import Error, is_worth, paired_gain
-from .diagnosing import WIDTH
+from .diagnosing import NO_TIME, WIDTH, by_reason
 from .patching import Edit, edited
 from .session import SHORTEST_S
 from .turns import Gain
@@ -42,12 +43,17 @@ class Tuning:
     is_written: bool = False
     by_hand: List[Dict[str, Any]] = field(default_factory=list)  # causes whose lines are to be added by hand
     why_not: str = ""
+    not_measured: List[Dict[str, str]] = field(default_factory=list)  # for want of time: name and why
+    verdict: str = ""                                         # of the last diagnosis
 
     def to_dict(self) -> Dict[str, Any]:
         return {**vars(self), "gain": None if self.gain is None else self.gain._asdict()}
 
     def __str__(self) -> str:
-        lines = [self.diff.rstrip("\n")] if self.diff else ["no change of the script's text pays"]
+        lines = [self.diff.rstrip("\n")] if self.diff else [
+            "no change pays that tune can make in the script's text" if self.by_hand else
+            "too little was measured to change the script" if self.verdict == "undecided" else
+            "no change of the script's text pays"]
         if self.gain:
             lines += ["", str(self.gain)]
         if self.loss_after is not None and self.loss_before is not None:
@@ -61,6 +67,8 @@ class Tuning:
         for cause in self.by_hand:
             lines += ["", f"by hand: {cause['name']}, about {cause['gain']:.2f} times as fast"[:WIDTH],
                       *(f"    {line}" for line in cause["lines"])]
+        for why, names in by_reason([(each["name"], each["why"]) for each in self.not_measured]):
+            lines += ["", *textwrap.wrap(f"not measured: {', '.join(names)}: {why}", WIDTH, subsequent_indent="    ")]
         return "\n".join(lines)
 
 
@@ -145,6 +153,10 @@ def _apply_best(script: _Script, text: str, causes: List[Dict[str, Any]],
     return None
 
 
+def _untried(skipped: List[Dict[str, str]]) -> List[Dict[str, str]]:
+    return [each for each in skipped if each["why"].startswith(NO_TIME)]
+
+
 def _compared(script: _Script, before: str, after: str, steps: int, tolerance: float) -> Dict[str, Any]:
     runs: Dict[str, List[Dict[str, Any]]] = {before: [], after: []}
     for number in range(ROUNDS):
@@ -189,6 +201,7 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
     text = before
     changes: List[str] = []
     by_hand: Dict[str, Dict[str, Any]] = {}
+    last: Dict[str, Any] = {}
     steps = LEAST_STEPS
     given = [] if seconds is None else ["--seconds", str(seconds)]
     with tempfile.TemporaryDirectory(prefix="saturate-") as folder:
@@ -208,13 +221,14 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
                 raise Error(f"the script ended before its loop was measured ({path}). "
                             "Give it more epochs, or fewer seconds")
             steps = max(steps, int(RUN_SHARE * (seconds or SHORTEST_S) * found["rate"]))
+            last = {"verdict": found["verdict"], "not_measured": _untried(found["skipped"])}
             change = _apply_best(runs, text, found["causes"], by_hand)
             if change is None:
                 break
             changes.append(change[0])
             text = change[1]
         if text == before:
-            return Tuning("", by_hand=list(by_hand.values()))
+            return Tuning("", by_hand=list(by_hand.values()), **last)
         compared = _compared(runs, before, text, steps, tolerance)
     diff = "".join(difflib.unified_diff(_lines(before), _lines(text), path, path))
     is_written = write and compared["is_kept"] and _is_still(path, before)
@@ -225,4 +239,4 @@ def tune(script: Union[str, os.PathLike[str]], arguments: Sequence[str] = (), *,
             is_written, compared["why_not"] = False, f"nothing is written: {failure}"
     elif write and compared["is_kept"]:
         compared["why_not"] = f"nothing is written: {path} was changed meanwhile"
-    return Tuning(diff, changes, by_hand=list(by_hand.values()), is_written=is_written, **compared)
+    return Tuning(diff, changes, by_hand=list(by_hand.values()), is_written=is_written, **last, **compared)

@@ -101,6 +101,18 @@ def test_a_script_that_fails_without_a_change_tells_what_was_measured(script, mo
     assert found.skipped == [("set-to-none", "there was no time: the script failed: wrong")]
 
 
+def test_a_script_behind_a_link_finds_its_neighbours(tmp_path, capsys):
+    from saturate.running import run_script
+
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/beside_it.py").write_text("print('found')")
+    (tmp_path / "real/train.py").write_text("import beside_it\nprint(__file__)")
+    link = tmp_path / "link.py"
+    link.symlink_to("real/train.py")
+    run_script(str(link), [])
+    assert capsys.readouterr().out.split() == ["found", str(link)]
+
+
 def test_the_loss_that_tune_compares_is_not_scaled(script):  # noqa: F811
     from saturate.measuring import measure_script
 

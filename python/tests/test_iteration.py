@@ -165,7 +165,10 @@ def test_a_state_loaded_meanwhile_ends_the_iteration():
     assert labels_of(rolled_back) == epoch(0)[2:]
 
 
-@pytest.mark.parametrize("arguments, name", [({"batch": 8}, "batch_size 7.*8"), ({"seed": 1}, "seed 0.*1")])
+@pytest.mark.parametrize("arguments, name", [
+    ({"batch": 8}, r"batch \(of all ranks\) 7.*8"), ({"seed": 1}, "seed 0.*1"),
+    ({"shuffle": False}, "shuffle full.*none"), ({"train": False}, "shuffle full.*none"),
+    ({"shuffle": "block"}, "shuffle full.*block:")])
 def test_a_state_of_another_order_is_refused(arguments, name):
     loader = make()
     next(iter(loader))
@@ -177,6 +180,12 @@ def test_a_state_of_another_order_is_refused(arguments, name):
         saturate.Loader("synth:size=24,count=61", batch=7, size=8).load_state_dict(loader.state_dict())
     other.load_state_dict({"epoch": 1, "batch": 2})  # as older versions wrote it
     assert len(list(other)) == len(other) - 2
+
+
+def test_a_transform_does_not_end_the_epoch():
+    loader = make(batch_transform=lambda batch: next(iter([])))
+    with pytest.raises(RuntimeError, match="batch_transform raised StopIteration"):
+        next(iter(loader))
 
 
 def test_a_batch_whose_conversion_failed_comes_again():

@@ -30,6 +30,7 @@ def runs(monkeypatch, tmp_path):
 
     class Runs:
         loss, rate, refused, ended = 1.0, 30.0, "", ""
+        causes, rest = [BY_HAND, WORKERS], {"verdict": "cause", "skipped": []}
 
         def run(self, command, text, *options):
             commands.append((command, *options))
@@ -39,7 +40,7 @@ def runs(monkeypatch, tmp_path):
             if command == "diagnose":
                 if self.ended and self.ended in text:
                     return {"not_found": [], "rate": None, "causes": []}
-                return {"not_found": [], "rate": 10.0, "causes": [BY_HAND] if has_workers else [BY_HAND, WORKERS]}
+                return {"not_found": [], "rate": 10.0, "causes": [BY_HAND] if has_workers else self.causes, **self.rest}
             return {"rate": self.rate if has_workers else 10.0, "loss": self.loss if has_workers else 1.0}
 
     made = Runs()
@@ -108,6 +109,16 @@ def test_one_of_several_processes_says_the_result(tmp_path, monkeypatch, capsys,
     assert (tmp_path / "x.json").exists() == bool(capsys.readouterr().out) == (rank == 0)
     with pytest.raises(saturate.Error, match="one of 2"):
         saturate.tune(tmp_path / "train.py")
+
+
+def test_an_output_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "train.py").write_text("import saturate.measuring\n"
+                                       "saturate.measuring.measure_script = lambda *_: {'rate': 1.0, 'loss': None}\n"
+                                       "from saturate.__main__ import main\nimport sys\nsys.exit(main())\n")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, tmp_path / "train.py", "measure", tmp_path / "train.py"], stdout=full,
+                              stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("saturate: error: the output cannot be written: [Errno 28]")
 
 
 def test_a_world_size_without_a_rank_is_one_process(tmp_path, monkeypatch):
@@ -220,6 +231,18 @@ def test_tune_leaves_a_change_that_does_not_run_to_the_user(runs):
     found = saturate.tune(runs.path, write=True)
     assert found.diff == "" and [each["name"] for each in found.by_hand] == ["print-in-loop", "data-loading"]
     assert runs.path.read_text() == TEXT
+
+
+def test_tune_says_what_it_had_no_time_to_measure(runs):
+    late = {"name": "workers-too-few", "why": "there was no time: give 60 seconds or more"}
+    runs.causes, runs.rest = [], {"verdict": "undecided", "skipped": [late, {"name": "tf32", "why": "there is no GPU"}]}
+    found = saturate.tune(runs.path)
+    assert found.not_measured == [late] and found.verdict == "undecided" and not found.diff
+    assert str(found).startswith("too little was measured to change the script\n\nnot measured: workers-too-few: there")
+    runs.causes, runs.rest = [BY_HAND], {"verdict": "cause", "skipped": []}
+    assert str(saturate.tune(runs.path)).startswith("no change pays that tune can make in the script's text\n\nby hand:")
+    runs.causes, runs.rest = [], {"verdict": "healthy", "skipped": []}
+    assert str(saturate.tune(runs.path)) == "no change of the script's text pays"
 
 
 def test_tune_does_not_overwrite_what_was_saved_meanwhile(runs, monkeypatch):

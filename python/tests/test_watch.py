@@ -135,6 +135,16 @@ def test_a_watch_that_was_not_iterated_gives_way(tmp_path):
     assert len(records(tmp_path / "a")) == len(records(tmp_path / "a-2")) == 1
 
 
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(saturate.Error, match=r"cannot be written: .*file.*Give out="):
+        saturate.watch(out=tmp_path / "file/run")
+    monkeypatch.setattr("saturate.records.host", lambda: {"note": open("/dev/full", "w").write("x" * 100_000)})
+    with pytest.raises(saturate.Error, match="No space left"):
+        saturate.watch(out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_one_watch_at_a_time_and_one_run_in_a_folder(tmp_path):
     with saturate.watch(out=tmp_path / "run"), pytest.raises(saturate.Error, match="another watch"):
         saturate.watch()
