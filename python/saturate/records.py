@@ -65,6 +65,7 @@ class RunFolder:
     def __init__(self, folder: Any) -> None:
         self.path = asked = os.fspath(folder)
         for number in itertools.count(2):
+            is_new = not os.path.exists(self.path)
             os.makedirs(self.path, exist_ok=True)
             self._metrics = os.path.join(self.path, "metrics.jsonl")
             try:
@@ -85,7 +86,8 @@ class RunFolder:
             self.close()
             with contextlib.suppress(OSError):
                 os.remove(os.path.join(self.path, "host.json"))
-                os.rmdir(self.path)
+                if is_new:
+                    os.rmdir(self.path)
             raise
 
     def write(self, record: Dict[str, Any]) -> None:
